@@ -1,0 +1,208 @@
+"""Every setting, from the environment only, typed and validated at start. A bad value stops the start with one clear line.
+
+Secrets may also come from a file named by `<NAME>_FILE`.
+"""
+
+import base64
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
+from environs import Env, EnvError, FileAwareEnv
+
+env: Env = FileAwareEnv()
+BASE_DIR = Path(__file__).resolve().parents[2]
+
+
+def database(name: str) -> dict[str, Any]:
+    """A database URL as Django's dictionary. Values are bound on the server, so none becomes part of a logged statement."""
+    url = urlsplit(env.str(name))
+    if url.scheme not in {"postgresql", "postgres"} or not url.path.strip("/"):
+        raise EnvError(f"{name} must look like postgresql://user:password@host:port/database")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(url.path.strip("/")),
+        "USER": unquote(url.username or ""),
+        "PASSWORD": unquote(url.password or ""),
+        "HOST": url.hostname or "",
+        "PORT": str(url.port or 5432),
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"server_side_binding": True, "application_name": "smriti"},
+    }
+
+
+def key_of_32_bytes(name: str) -> bytes:
+    try:
+        value = base64.b64decode(env.str(name), validate=True)
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise EnvError(f"{name} must be base64 of exactly 32 bytes")
+    return value
+
+
+try:
+    SECRET_KEY = env.str("SECRET_KEY")
+    MASTER_KEY = key_of_32_bytes("MASTER_KEY")
+    BASE_URL = env.str("BASE_URL", "http://127.0.0.1:8000").rstrip("/")
+    WAITS_URL = env.str("WAITS_URL", BASE_URL).rstrip("/")
+    BROKER_URL = env.str("BROKER_URL")
+    DATA_DIR = Path(env.str("DATA_DIR", str(BASE_DIR / ".smriti")))
+    DATABASES = {"default": database("DATABASE_URL"), "vault": database("VAULT_DATABASE_URL")}
+    # Only the migrating process is given the owner's URLs.
+    if env.str("OWNER_DATABASE_URL", ""):
+        DATABASES["owner"] = database("OWNER_DATABASE_URL")
+    if env.str("VAULT_OWNER_DATABASE_URL", ""):
+        DATABASES["vault_owner"] = database("VAULT_OWNER_DATABASE_URL")
+    ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", [urlsplit(BASE_URL).hostname or "", "127.0.0.1", "localhost"])
+    LOG_LEVEL = env.str("LOG_LEVEL", "INFO").upper()
+    HOT_POOL_SIZE = env.int("HOT_POOL_SIZE", 8)
+except EnvError as error:
+    if "pytest" in sys.modules or "mypy" in sys.modules:
+        raise ImproperlyConfigured(str(error)) from error
+    sys.exit(f"Smriti cannot start: {error}")
+
+SECURE = BASE_URL.startswith("https://")
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
+    "csp",
+    "django_htmx",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "kernel",
+    "audit",
+    "tenancy",
+    "privacy",
+    "privacy.vault",
+    "runs",
+]
+
+# Pages only. The API is served without these: it has no sessions, cookies or forms (config.wsgi).
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+ASGI_APPLICATION = "config.asgi.application"
+DATABASE_ROUTERS = ["config.routers.VaultRouter"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+# People
+AUTH_USER_MODEL = "tenancy.User"
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/t/"
+ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE
+SESSION_COOKIE_AGE = 12 * 3600
+CSRF_TRUSTED_ORIGINS = [BASE_URL]
+
+# Transport and content
+SECURE_SSL_REDIRECT = False  # the proxy in front does it
+SECURE_HSTS_SECONDS = 31_536_000 if SECURE else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if SECURE else None
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "manifest-src": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+
+STATIC_URL = "/static/"
+STATIC_ROOT = DATA_DIR / "static"
+WHITENOISE_USE_FINDERS = True
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("hi", "हिन्दी")]
+LOCALE_PATHS = [BASE_DIR / "templates" / "locale"]
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "UNAUTHENTICATED_USER": None,
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+}
+
+CELERY_BROKER_URL = BROKER_URL
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 2, "socket_connect_timeout": 1}
+CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    "runs.sweep_leases": {"task": "runs.sweep_leases", "schedule": 1.0},
+    "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
+    "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 60.0},
+}
+
+REQUEST_BODY_LIMIT = 32 * 1024 * 1024  # bytes; the largest commit
+DATA_UPLOAD_MAX_MEMORY_SIZE = REQUEST_BODY_LIMIT
+
+LOGGING_CONFIG = None

@@ -1,0 +1,48 @@
+"""The connection pool of the hot paths: one function call is one round trip and, in autocommit, one transaction.
+
+Django's own connections serve everything else. Values travel as binary parameters bound on the server, so that none can
+reach the server's log as part of a statement.
+"""
+
+import threading
+from typing import Any
+
+from django.conf import settings
+from django.db import connections
+from psycopg import Connection
+from psycopg.rows import TupleRow
+from psycopg_pool import ConnectionPool
+
+_lock = threading.Lock()
+_pools: dict[str, ConnectionPool[Connection[TupleRow]]] = {}
+
+
+def pool(alias: str = "default") -> ConnectionPool[Connection[TupleRow]]:
+    """The process's pool to a database alias, opened at first use (after any fork)."""
+    found = _pools.get(alias)
+    if found is None:
+        with _lock:
+            found = _pools.get(alias)
+            if found is None:
+                found = _pools[alias] = _open(alias)
+    return found
+
+
+def _open(alias: str) -> ConnectionPool[Connection[TupleRow]]:
+    params = connections[alias].get_connection_params()
+    kwargs: dict[str, Any] = {key: params[key] for key in ("dbname", "user", "password", "host", "port") if params.get(key)}
+    return ConnectionPool(
+        kwargs={**kwargs, "autocommit": True, "prepare_threshold": 0, "application_name": "smriti-hot"},
+        min_size=1,
+        max_size=settings.HOT_POOL_SIZE,
+        timeout=10,
+        open=True,
+        name=f"hot-{alias}",
+    )
+
+
+def close_all() -> None:
+    """Close every pool; for tests and orderly stops."""
+    with _lock:
+        while _pools:
+            _pools.popitem()[1].close()

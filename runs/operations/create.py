@@ -1,0 +1,140 @@
+"""Starting a run: its plan, its input, and under whose key it is sealed."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import orjson
+from psycopg.types.json import Jsonb
+from psycopg.types.numeric import Int4
+
+from kernel import context, ids
+from kernel.errors import DomainError, FieldError, Forbidden
+from kernel.pool import pool
+from privacy import guard, keys
+from privacy import operations as privacy_ops
+from runs import sealing
+from runs.operations.refusals import refusal
+from runs.sealing import RunKey
+from runs.wire import RunIn, StepIn
+from tenancy.models import Agent, Project
+from tenancy.queries import Principal
+
+# The run, its steps and its first event.
+CREATE: Final = """select * from runs_create(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::jsonb, %b::jsonb, %b, %b,
+    %b, %b, %b::jsonb, %b, %b)"""
+
+
+class InvalidRun(DomainError):
+    code = "invalid_run"
+    status = 422
+    title = "This run cannot be created"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """`replayed`: the idempotency key had created this run before."""
+
+    run_id: UUID
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    project_id: UUID
+    agent_id: UUID | None
+    subject_id: UUID | None
+    data_key_id: UUID
+    key_epoch: int
+
+
+def create_run(
+    *, tenant: UUID, principal: Principal, request: RunIn, body: bytes, idempotency_key: str, now: datetime
+) -> Created:
+    """Create a run once for each idempotency key. Raises InvalidRun, IdempotencyKeyReused, SubjectErased, CredentialRefused."""
+    _check_plan(request.steps)
+    guard.inspect(body)
+    creation_key = keys.keyed_digest(tenant=tenant, label=b"run", value=idempotency_key)
+    digest = sealing.request_digest(body)
+    for last_try in (False, True):
+        with context.tenant_scope(tenant):
+            place = _place(tenant, principal, request, now)
+        run_id = ids.uuid7()
+        key = keys.data_key(tenant=tenant, key_id=place.data_key_id)
+        text = sealing.members(
+            input=request.input,
+            **{
+                name: orjson.dumps(text)
+                for name, text in (("correlation_id", request.correlation_id), ("task_id", request.task_id))
+                if text is not None
+            },
+            steps=msgspec.json.encode(request.steps),
+        )
+        sealed = sealing.seal_event(key, run_id, text)
+        params = (
+            tenant, principal.id, Int4(principal.version), run_id, place.project_id, request.workflow,
+            request.workflow_version, place.agent_id, request.agent_version, place.subject_id, Int4(place.key_epoch),
+            place.data_key_id, Jsonb(request.labels), Jsonb(request.versions),
+            _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
+            creation_key, digest, Jsonb(msgspec.to_builtins(request.steps)), sealed.blob, sealed.commitment,
+        )  # fmt: skip
+        with pool().connection() as connection:
+            row = connection.execute(CREATE, params, binary=True).fetchone()
+        assert row is not None
+        code, created, detail = row
+        if code in ("ok", "replayed"):
+            if code == "ok":
+                sealing.remember(tenant=tenant, run_id=run_id, key=RunKey(place.data_key_id, place.key_epoch))
+            return Created(run_id=created, replayed=code == "replayed")
+        if code != "subject_changed" or last_try:
+            raise refusal(code, run_id=None, detail=detail)
+        keys.forget(tenant=tenant, key_id=place.data_key_id)
+    raise AssertionError("unreachable")
+
+
+def _place(tenant: UUID, principal: Principal, request: RunIn, now: datetime) -> _Place:
+    """Where the run belongs: project, agent, subject. A key that is bound decides what the request leaves open."""
+    projects = Project.objects.all()
+    if principal.project_ids is not None:
+        projects = projects.filter(id__in=principal.project_ids)
+    if request.project is not None:
+        projects = projects.filter(slug=request.project)
+    found = list(projects.order_by("created_at", "id").values_list("id", flat=True)[:2])
+    if not found:
+        raise _invalid("project", "There is no such project.")
+    if len(found) > 1:
+        raise _invalid("project", "Name the project: there is more than one.")
+    agent_id = principal.agent_id
+    if request.agent is not None:
+        named = Agent.objects.filter(slug=request.agent).values_list("id", flat=True).first()
+        if named is None:
+            raise _invalid("agent", "There is no such agent.")
+        if agent_id is not None and named != agent_id:
+            raise Forbidden("This key is bound to another agent.")
+        agent_id = named
+    if request.subject is None:
+        return _Place(found[0], agent_id, None, tenant, 0)
+    subject = privacy_ops.ensure_subject(tenant=tenant, ref=request.subject, now=now)
+    return _Place(found[0], agent_id, subject.id, subject.key_id, subject.key_epoch)
+
+
+def _check_plan(steps: list[StepIn]) -> None:
+    """A step depends only on steps before it, which keeps the plan free of cycles."""
+    known: set[str] = set()
+    for index, step in enumerate(steps):
+        if step.name in known:
+            raise _invalid(f"steps/{index}/name", f"There are two steps {step.name!r}.")
+        for position, name in enumerate(step.depends_on):
+            if name not in known:
+                raise _invalid(f"steps/{index}/depends_on/{position}", f"Step {name!r} does not stand earlier in the plan.")
+        known.add(step.name)
+
+
+def _digest(tenant: UUID, label: bytes, value: str | None) -> bytes | None:
+    return None if value is None else keys.keyed_digest(tenant=tenant, label=label, value=value)
+
+
+def _invalid(path: str, message: str) -> InvalidRun:
+    return InvalidRun(message, fields=(FieldError(path=f"/{path}", code="invalid_run", message=message),))

@@ -1,0 +1,92 @@
+"""Taking work and keeping it. A lease is judged by the database clock, and every write under it by its epoch."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from psycopg.types.numeric import Int4
+
+from kernel.errors import NotFound
+from kernel.pool import pool
+from privacy import codec, keys
+from runs import sealing
+from runs.operations.refusals import refusal
+from runs.wire import ClaimIn, HeartbeatIn
+from tenancy.queries import Principal
+
+# Leases the most urgent runnable step, skipping runs that someone is changing.
+CLAIM: Final = "select * from runs_claim(%b, %b, %b, %b, %b, %b, %b::text[], %b, %b)"
+# Extends a lease that is still held.
+HEARTBEAT: Final = "select * from runs_heartbeat(%b, %b, %b, %b, %b, %b, %b, %b)"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A step under lease. `creation` is the JSON object with the run's input, correlation_id and task_id."""
+
+    lease: UUID
+    epoch: int
+    expires_at: datetime
+    step: str
+    attempt: int
+    max_attempts: int
+    run_id: UUID
+    workflow: str
+    workflow_version: str
+    agent_version: str
+    head: int
+    last_seq: int
+    creation: bytes
+
+
+def claim(*, tenant: UUID, principal: Principal, request: ClaimIn) -> Claimed | None:
+    """Lease one runnable step to a worker; None when there is nothing to do now."""
+    run_id = None if request.run_id is None else _uuid(request.run_id)
+    params = (
+        tenant, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids), request.worker,
+        request.queues, run_id, float(request.lease_seconds),
+    )  # fmt: skip
+    with pool().connection() as connection:
+        row = connection.execute(CLAIM, params, binary=True).fetchone()
+    assert row is not None
+    code, lease, epoch, expires_at, step, attempt, max_attempts, run, *rest = row
+    if code == "nothing":
+        return None
+    if code != "ok":
+        raise refusal(code, run_id=run_id, detail=None)
+    workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload = rest
+    key = keys.data_key(tenant=tenant, key_id=data_key_id)
+    creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=bytes(payload)).body
+    return Claimed(
+        lease=lease, epoch=epoch, expires_at=expires_at, step=step, attempt=attempt, max_attempts=max_attempts, run_id=run,
+        workflow=workflow, workflow_version=workflow_version, agent_version=agent_version, head=head, last_seq=last_seq,
+        creation=creation,
+    )  # fmt: skip
+
+
+def heartbeat(*, tenant: UUID, principal: Principal, lease: UUID, request: HeartbeatIn) -> datetime:
+    """Extend a lease; when it ends now. Raises NotFound, LeaseLost (also when the run was cancelled: stop working)."""
+    params = (
+        tenant, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids), lease,
+        Int4(request.epoch), float(request.lease_seconds),
+    )  # fmt: skip
+    with pool().connection() as connection:
+        row = connection.execute(HEARTBEAT, params, binary=True).fetchone()
+    assert row is not None
+    code, expires_at, detail = row
+    if code != "ok":
+        raise refusal(code, run_id=None, detail=detail)
+    assert isinstance(expires_at, datetime)
+    return expires_at
+
+
+def _uuid(value: str) -> UUID:
+    try:
+        return UUID(value)
+    except ValueError as error:
+        raise NotFound("There is no such run.") from error
+
+
+def _list(ids: frozenset[UUID] | None) -> list[UUID] | None:
+    return None if ids is None else list(ids)

@@ -1,0 +1,31 @@
+"""Packing a long chain of changes into one whole checkpoint, so that a resume reads a bounded amount.
+
+A snapshot is derived: it may be made late, twice or never, without any loss. It is due when the changes since the last one have grown
+to its own size, so that all snapshots together cost about as much as the changes.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from psycopg.types.numeric import Int4
+
+from kernel.pool import pool
+from privacy import keys
+from runs import patch, sealing
+from runs.queries import state as stored
+
+SNAPSHOT: Final = "select runs_snapshot(%b, %b, %b, %b, %b)"
+
+
+def snapshot(*, tenant: UUID, run_id: UUID) -> bool:
+    """Pack the newest state. False when that is not needed, or when the stored chain does not open (resume reports that)."""
+    state = stored.load(tenant=tenant, run_id=run_id)
+    if state.damaged or state.version == state.base_version or not state.version:
+        return False
+    key = keys.data_key(tenant=tenant, key_id=state.data_key_id)
+    sealed = sealing.seal_checkpoint(key, run_id, state.version, "snapshot", patch.dump(state.state))
+    with pool().connection() as connection:
+        row = connection.execute(
+            SNAPSHOT, (tenant, run_id, Int4(state.version), sealed.blob, sealed.commitment)
+        ).fetchone()
+    return bool(row and row[0])

@@ -1,0 +1,41 @@
+"""What can be known of runs. Read models are frozen; the caller of those without a principal holds the tenant scope."""
+
+from runs.queries.checkpoints import (
+    Change,
+    CheckpointRow,
+    CheckpointView,
+    checkpoint,
+    checkpoint_diff,
+    checkpoints_page,
+    latest_checkpoint,
+)
+from runs.queries.inspect import AttemptRow, RunDetail, StepRow, WaitReason, get_run
+from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs
+from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
+from runs.queries.verify import Verification, verify_run
+
+__all__ = [
+    "AttemptRow",
+    "Change",
+    "CheckpointRow",
+    "CheckpointView",
+    "EventPage",
+    "EventRow",
+    "RunDetail",
+    "RunFilter",
+    "RunPage",
+    "RunRow",
+    "StepRow",
+    "Verification",
+    "WaitReason",
+    "checkpoint",
+    "checkpoint_diff",
+    "checkpoints_page",
+    "event_payload",
+    "events_for_key",
+    "events_page",
+    "get_run",
+    "latest_checkpoint",
+    "list_runs",
+    "verify_run",
+]

@@ -1,0 +1,151 @@
+"""Checkpoints as a person and a resuming worker see them: the state at a version, and what changed between two."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import orjson
+from django.db.models import F, Func, IntegerField
+
+from kernel.context import tenant_scope
+from kernel.errors import NotFound
+from privacy import keys
+from runs import patch
+from runs.models import Checkpoint, Run
+from runs.queries import state as stored
+from runs.queries.state import StoredState
+from tenancy.queries import Principal
+
+MAX_CHANGES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """The state of a version as JSON text. `skipped`: newer or asked-for versions whose stored bytes do not open."""
+
+    version: int
+    seq: int
+    head: int
+    last_seq: int
+    recorded_at: datetime | None
+    state: bytes
+    skipped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    version: int
+    seq: int
+    kind: str
+    size: int
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two states; `path` is a JSON pointer, values are JSON text."""
+
+    path: str
+    kind: Literal["added", "removed", "changed"]
+    before: str | None
+    after: str | None
+
+
+def latest_checkpoint(*, tenant: UUID, principal: Principal, run_id: UUID) -> CheckpointView:
+    """The newest state that opens (version 0 and `{}` when there is none), in one round trip. Raises NotFound."""
+    found = stored.load(tenant=tenant, run_id=run_id, principal=principal)
+    if found.damaged:
+        found = _before_damage(tenant, run_id, found)
+    return _view(found)
+
+
+def checkpoint(*, tenant: UUID, run_id: UUID, version: int | None = None) -> CheckpointView:
+    """The state at a version (None: the newest) or, when that is damaged, the last one before it that opens. Raises NotFound."""
+    run = Run.objects.filter(id=run_id).values_list("head", "last_seq", "data_key_id").first()
+    if run is None:
+        raise NotFound("There is no such run.")
+    found = _load(tenant, run_id, *run, upto=run[0] if version is None else version)
+    if not found.version and (version is not None or not found.damaged):
+        raise NotFound("There is no such checkpoint.")
+    return _view(found)
+
+
+def checkpoints_page(*, tenant: UUID, run_id: UUID, before: int | None = None, limit: int = 50) -> list[CheckpointRow]:
+    """Stored checkpoints, newest first, those with a version below `before`. Snapshots are an internal matter and left out."""
+    rows = Checkpoint.objects.filter(run_id=run_id, kind__in=["full", "patch"])
+    if before is not None:
+        rows = rows.filter(version__lt=before)
+    size = Func(F("body"), function="octet_length", output_field=IntegerField())
+    return [
+        CheckpointRow(version=version, seq=seq, kind=kind, size=size or 0, recorded_at=recorded_at)
+        for version, seq, kind, size, recorded_at in rows.order_by("-version")
+        .annotate(size=size)
+        .values_list("version", "seq", "kind", "size", "recorded_at")[:limit]
+    ]
+
+
+def checkpoint_diff(*, tenant: UUID, run_id: UUID, old: int, new: int) -> list[Change]:
+    """What changed in the state from one version to another, at most MAX_CHANGES. Raises NotFound."""
+    before = checkpoint(tenant=tenant, run_id=run_id, version=old)
+    after = checkpoint(tenant=tenant, run_id=run_id, version=new)
+    operations = orjson.loads(patch.diff(patch.load(before.state), patch.load(after.state)))
+    state: Any = orjson.loads(before.state)
+    changes = []
+    for operation in operations[:MAX_CHANGES]:
+        path = operation["path"]
+        value = _text(operation["value"]) if "value" in operation else None
+        match operation["op"]:
+            case "add":
+                changes.append(Change(path, "added", None, value))
+            case "remove":
+                changes.append(Change(path, "removed", _text(_at(state, path)), None))
+            case _:
+                changes.append(Change(path, "changed", _text(_at(state, path)), value))
+    return changes
+
+
+def _before_damage(tenant: UUID, run_id: UUID, found: StoredState) -> StoredState:
+    """When the newest whole checkpoint does not open, an older one and the changes since may still give the same state."""
+    with tenant_scope(tenant):
+        again = _load(tenant, run_id, found.head, found.last_seq, found.data_key_id, upto=found.head)
+    return again if again.version > found.version else found
+
+
+def _load(tenant: UUID, run_id: UUID, head: int, last_seq: int, data_key_id: UUID, *, upto: int) -> StoredState:
+    key = keys.data_key(tenant=tenant, key_id=data_key_id)
+    rows = Checkpoint.objects.filter(run_id=run_id, version__lte=upto)
+    bases = list(rows.exclude(kind="patch").order_by("-version").values_list("version", flat=True)[:10])
+    best = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
+    damaged: set[int] = set()
+    for base in [*bases, 0]:
+        chain = rows.filter(version__gt=base, kind="patch") | rows.filter(version=base).exclude(kind="patch")
+        found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
+        recorded = list(chain.order_by("version").values_list("version", "seq", "kind", "body", "recorded_at"))
+        stored.assemble(found, key, run_id, [row[:4] for row in recorded])
+        found.recorded_at = next((row[4] for row in reversed(recorded) if row[0] == found.version), None)
+        damaged |= set(found.damaged)
+        if found.version > best.version:
+            best = found
+        if not found.damaged:
+            break
+    best.damaged = sorted(version for version in damaged if version > best.version)
+    return best
+
+
+def _view(found: StoredState) -> CheckpointView:
+    return CheckpointView(
+        version=found.version, seq=found.seq, head=found.head, last_seq=found.last_seq, recorded_at=found.recorded_at,
+        state=patch.dump(found.state), skipped=tuple(found.damaged),
+    )  # fmt: skip
+
+
+def _at(state: Any, path: str) -> Any:
+    for token in path.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        state = state[int(name)] if isinstance(state, list) else state[name]
+    return state
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,93 @@
+"""The stored state of a run: the newest whole checkpoint and the changes since, put together.
+
+What does not open is never guessed: the changes stop before the first damaged one, and a damaged whole checkpoint is replaced by the
+one before it and all changes since. Both are reported.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from psycopg.types.numeric import Int4
+
+from kernel.errors import NotFound
+from kernel.pool import pool
+from privacy import codec, keys
+from privacy.keys import DataKey
+from runs import patch, sealing
+from runs.patch import State
+from tenancy.auth import Unauthorized
+from tenancy.queries import Principal
+
+# The newest whole checkpoint and all changes since, in one round trip.
+STATE: Final = "select * from runs_state(%b, %b, %b, %b, %b, %b)"
+# Every stored checkpoint up to a version, newest whole ones first tried by the caller.
+HISTORY: Final = """select version, seq, kind, body, recorded_at from runs_checkpoint
+    where tenant_id = %s and run_id = %s and version <= %s order by version, kind"""
+
+
+@dataclass(slots=True)
+class StoredState:
+    """`version` 0 means that nothing was stored yet. `damaged`: the versions whose stored bytes do not open."""
+
+    head: int
+    last_seq: int
+    data_key_id: UUID
+    version: int = 0
+    base_version: int = 0
+    seq: int = 0
+    recorded_at: datetime | None = None
+    state: State = field(default_factory=dict)
+    damaged: list[int] = field(default_factory=list)
+
+
+def load(*, tenant: UUID, run_id: UUID, principal: Principal | None = None) -> StoredState:
+    """The newest state that opens. With a principal, its key and bindings are checked in the same statement."""
+    who = (None, None, None, None)
+    if principal is not None:
+        projects = None if principal.project_ids is None else list(principal.project_ids)
+        who = (principal.id, Int4(principal.version), principal.agent_id, projects)  # type: ignore[assignment]
+    with pool().connection() as connection:
+        row = connection.execute(STATE, (tenant, *who, run_id), binary=True).fetchone()
+    assert row is not None
+    code, head, last_seq, data_key_id, versions, seqs, kinds, bodies, recorded_at = row
+    if code == "key_refused":
+        raise Unauthorized
+    if code == "not_found":
+        raise NotFound("There is no such run.")
+    found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id, recorded_at=recorded_at)
+    if versions:
+        assemble(found, keys.data_key(tenant=tenant, key_id=data_key_id), run_id, zip(versions, seqs, kinds, bodies, strict=True))
+    return found
+
+
+def assemble(found: StoredState, key: DataKey, run_id: UUID, rows: object) -> None:
+    """Fill `found` from rows `(version, seq, kind, body)` in order of version, the first of them whole (or the first change)."""
+    operations: list[patch.Operation] = []
+    base: State = {}
+    for version, seq, kind, body in rows:  # type: ignore[attr-defined]
+        try:
+            text = _open(key, run_id, version, kind, body)
+            if kind == "patch":
+                operations.extend(patch.parse(text))
+            else:
+                base, operations = patch.load(text), []
+                found.base_version = version
+        except (codec.Corrupt, msgspec.DecodeError):
+            found.damaged.append(version)
+            break
+        found.version, found.seq = version, seq
+    found.state = patch.apply(base, operations)
+
+
+def state_at_head(*, principal: Principal, run_id: UUID, head: int) -> State:
+    """The state that a change presented at `head` builds on. When the head has moved the commit will be refused anyway."""
+    return load(tenant=principal.tenant_id, run_id=run_id, principal=principal).state
+
+
+def _open(key: DataKey, run_id: UUID, version: int, kind: str, body: bytes | None) -> bytes:
+    if body is None:
+        raise codec.Corrupt
+    return codec.unseal(key, context=run_id.bytes, label=sealing.checkpoint_label(version, kind), blob=bytes(body)).body

@@ -1,0 +1,137 @@
+"""Recomputing a run's chain from what is stored, by the layout in PROTOCOL.md.
+
+Invariant: a changed byte in any column of an event or checkpoint, a missing or an extra event, and a cut tail are all found, and the
+first bad sequence number is named.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from kernel.errors import NotFound
+from privacy import codec, keys
+from privacy.keys import DataKey
+from runs import sealing
+from runs.models import Anchor, Checkpoint, Event, Run
+
+_BATCH: Final = 500
+_NONE: Final = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """`bad_seq` is the first event that is not what was recorded; `checked` counts the events before it that are."""
+
+    ok: bool
+    checked: int
+    last_seq: int
+    digest: str
+    anchored_seq: int
+    bad_seq: int | None = None
+    reason: str | None = None
+
+
+class _Bad(Exception):
+    def __init__(self, seq: int, reason: str) -> None:
+        self.seq, self.reason = seq, reason
+
+
+def verify_run(*, tenant: UUID, run_id: UUID) -> Verification:
+    """Recompute every digest and commitment of a run and compare its end with the run's row and its anchors. Raises NotFound."""
+    run = Run.objects.filter(id=run_id).first()
+    if run is None:
+        raise NotFound("There is no such run.")
+    anchors = dict(Anchor.objects.filter(run_id=run_id).values_list("seq", "digest"))
+    seq, digest = 0, genesis(tenant, run_id)
+    anchored = 0
+    try:
+        key = keys.data_key(tenant=tenant, key_id=run.data_key_id)
+        for event, checkpoint in _events(run_id):
+            if event.seq != seq + 1:
+                raise _Bad(seq + 1, "missing")
+            _check_commitment(key, run_id, event, checkpoint)
+            if bytes(event.prev_digest) != digest:
+                raise _Bad(event.seq, "does not follow the event before it")
+            digest = event_digest(tenant, event)
+            if bytes(event.digest) != digest:
+                raise _Bad(event.seq, "is not what was recorded")
+            seq = event.seq
+            if seq in anchors:
+                if bytes(anchors[seq]) != digest:
+                    raise _Bad(seq, "differs from its anchor in the audit chain")
+                anchored = seq
+        if seq < max([run.last_seq, *anchors]):
+            raise _Bad(seq + 1, "missing")
+        if bytes(run.last_digest) != digest:
+            raise _Bad(seq, "differs from the end that the run names")
+    except _Bad as bad:
+        return Verification(False, min(seq, bad.seq - 1), run.last_seq, digest.hex(), anchored, bad.seq, bad.reason)
+    return Verification(True, seq, run.last_seq, digest.hex(), anchored)
+
+
+def genesis(tenant: UUID, run_id: UUID) -> bytes:
+    return hashlib.sha256(b"smriti:run:v1\0" + tenant.bytes + run_id.bytes).digest()
+
+
+def event_digest(tenant: UUID, event: Event) -> bytes:
+    kind, actor = event.type.encode(), event.actor_kind.encode()
+    return hashlib.sha256(
+        b"".join(
+            (
+                b"smriti:event:v1\0", tenant.bytes, event.run_id.bytes, bytes(event.prev_digest),
+                event.seq.to_bytes(8, "big", signed=True),
+                sealing.microseconds(event.recorded_at).to_bytes(8, "big", signed=True),
+                _id(event.lease_id), _id(event.actor_id), len(actor).to_bytes(4, "big"), actor, _id(event.step_id),
+                event.schema_version.to_bytes(2, "big", signed=True), len(kind).to_bytes(4, "big"), kind,
+                bytes(event.payload_commitment or b""),
+            )
+        )
+    ).digest()  # fmt: skip
+
+
+def _id(value: UUID | None) -> bytes:
+    return _NONE if value is None else value.bytes
+
+
+def _events(run_id: UUID) -> Iterator[tuple[Event, Checkpoint | None]]:
+    """Events in order, each with the checkpoint it announces, in batches; what stands past the end comes, too."""
+    after = 0
+    while True:
+        batch = list(Event.objects.filter(run_id=run_id, seq__gt=after).order_by("seq")[:_BATCH])
+        announced = [event.seq for event in batch if event.type == "checkpoint_created"]
+        checkpoints = {}
+        if announced:
+            rows = Checkpoint.objects.filter(run_id=run_id, kind__in=["full", "patch"], seq__in=announced)
+            checkpoints = {row.seq: row for row in rows}
+        for event in batch:
+            yield event, checkpoints.get(event.seq)
+        if len(batch) < _BATCH:
+            return
+        after = batch[-1].seq
+
+
+def _check_commitment(key: DataKey, run_id: UUID, event: Event, checkpoint: Checkpoint | None) -> None:
+    """The commitment must be that of the stored payload, or of the checkpoint that the event announces."""
+    commitment = None if event.payload_commitment is None else bytes(event.payload_commitment)
+    meta = sealing.event_meta(event.labels, event.occurred_at)
+    label, blob = sealing.EVENT, event.payload
+    if event.type == "checkpoint_created":
+        if checkpoint is None:
+            raise _Bad(event.seq, "has lost its checkpoint")
+        if bytes(checkpoint.commitment) != commitment:
+            raise _Bad(event.seq, "has another checkpoint than was recorded")
+        label, blob = sealing.checkpoint_label(checkpoint.version, checkpoint.kind), checkpoint.body
+    if blob is None:
+        if commitment is not None:
+            raise _Bad(event.seq, "has lost its payload")
+        if meta:
+            raise _Bad(event.seq, "has values that were not recorded")
+        return
+    try:
+        opened = codec.unseal(key, context=run_id.bytes, label=label, blob=bytes(blob))
+    except codec.Corrupt as error:
+        raise _Bad(event.seq, "has a payload that does not open") from error
+    if codec.commitment(salt=opened.salt, meta=meta, body=opened.body) != commitment:
+        raise _Bad(event.seq, "has a payload or labels other than recorded")

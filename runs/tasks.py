@@ -1,0 +1,18 @@
+"""Due work, found in the database. Every task may run late, twice or at the same time as itself."""
+
+from typing import Any
+
+from celery import shared_task
+
+from kernel import clock
+from runs import operations
+
+
+@shared_task(name="runs.sweep_leases")
+def sweep_leases(**_: Any) -> int:
+    return operations.expire_leases()
+
+
+@shared_task(name="runs.anchor_heads")
+def anchor_heads(**_: Any) -> int:
+    return operations.anchor_heads(now=clock.now())

@@ -1,0 +1,109 @@
+"""The bodies that agents send to the hot paths, typed. Payloads stay raw: what is stored is what was sent, byte for byte."""
+
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Raw, Struct, field
+
+MAX_EVENTS: Final = 1000
+MAX_STEPS: Final = 10_000
+
+Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,63}\Z", max_length=64)]
+EventType = Annotated[str, Meta(pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_)[a-z][a-z0-9_.]{0,63}\Z", max_length=64)]
+LeaseSeconds = Annotated[float, Meta(ge=1, le=3600)]
+Text = Annotated[str, Meta(min_length=1, max_length=256)]
+Labels = Annotated[dict[Identifier, Identifier], Meta(max_length=16)]
+
+
+class Usage(Struct, forbid_unknown_fields=True):
+    model: Identifier
+    input_tokens: Annotated[int, Meta(ge=0)] = 0
+    output_tokens: Annotated[int, Meta(ge=0)] = 0
+    cost: Annotated[str, Meta(pattern=r"^\d{1,12}(\.\d{1,9})?\Z")] | None = None
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")] | None = None
+
+
+class EventIn(Struct, forbid_unknown_fields=True):
+    type: EventType
+    step: Identifier | None = None
+    occurred_at: Annotated[datetime, Meta(tz=True)] | None = None
+    labels: Labels | None = None
+    input: Raw = Raw()
+    output: Raw = Raw()
+    payload: Raw = Raw()
+    usage: Usage | None = None
+    trace_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] | None = None
+    span_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")] | None = None
+
+
+class CheckpointIn(Struct, forbid_unknown_fields=True):
+    """The whole state (an object), or a patch (RFC 6902) from the state at the presented head. Exactly one."""
+
+    state: Raw = Raw()
+    patch: Raw = Raw()
+
+
+class ErrorIn(Struct, forbid_unknown_fields=True):
+    class_: Literal["transient", "rate_limited", "permanent", "business_rejection", "unknown_outcome"] = field(name="class")
+    message: Annotated[str, Meta(max_length=4096)] = ""
+    retry_after: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+
+
+class StepResultIn(Struct, forbid_unknown_fields=True):
+    outcome: Literal["succeeded", "failed"]
+    output: Raw = Raw()
+    error: ErrorIn | None = None
+
+
+class RunResultIn(Struct, forbid_unknown_fields=True):
+    outcome: Literal["completed", "failed"]
+    output: Raw = Raw()
+
+
+class StepIn(Struct, forbid_unknown_fields=True):
+    name: Identifier
+    depends_on: Annotated[list[Identifier], Meta(max_length=100)] = []
+    queue: Identifier = "default"
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+Steps = Annotated[list[StepIn], Meta(min_length=1, max_length=MAX_STEPS)]
+
+
+class CommitIn(Struct, forbid_unknown_fields=True):
+    lease: str | None = None
+    epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)] | None = None
+    head: Annotated[int, Meta(ge=0, le=2_147_483_647)] | None = None
+    events: Annotated[list[EventIn], Meta(max_length=MAX_EVENTS)] = []
+    checkpoint: CheckpointIn | None = None
+    step: StepResultIn | None = None
+    new_steps: Steps | None = None
+    run: RunResultIn | None = None
+
+
+class RunIn(Struct, forbid_unknown_fields=True):
+    workflow: Identifier
+    workflow_version: Identifier
+    steps: Steps
+    project: Identifier | None = None
+    agent: Identifier | None = None
+    agent_version: Identifier = "0"
+    subject: Text | None = None
+    correlation_id: Text | None = None
+    task_id: Text | None = None
+    labels: Labels = {}
+    versions: Labels = {}
+    input: Raw = Raw()
+
+
+class ClaimIn(Struct, forbid_unknown_fields=True):
+    worker: Identifier
+    queues: Annotated[list[Identifier], Meta(min_length=1, max_length=32)] = field(default_factory=lambda: ["default"])
+    lease_seconds: LeaseSeconds = 30.0
+    run_id: str | None = None
+
+
+class HeartbeatIn(Struct, forbid_unknown_fields=True):
+    epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+    lease_seconds: LeaseSeconds = 30.0
