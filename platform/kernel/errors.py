@@ -44,7 +44,7 @@ CODES: Final[dict[str, "type[DomainError]"]] = {}
 
 
 class DomainError(Exception):
-    """What a caller did wrong or must know. Subclasses stand beside the code that raises them; they set code, status, title.
+    """What a caller did wrong or must know. Subclasses stand beside the code that raises them: code, status and title.
 
     `detail` says what happened here, `hint` what to do about it; `extra` are further members of the problem, `headers`
     go into the response.
