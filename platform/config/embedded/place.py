@@ -108,6 +108,7 @@ def private_folder(wanted: Path) -> Place:
             f"{wanted} points to {wanted.readlink()}, which is gone. Restore it, or remove the link to start empty."
         )
     wanted.parent.mkdir(parents=True, exist_ok=True)
+    wanted = wanted.parent.resolve() / wanted.name  # a link may lead past a closed folder
     if not wanted.exists():
         if _can_enter(account, wanted.parent):
             wanted.mkdir(mode=0o700)

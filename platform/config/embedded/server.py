@@ -34,7 +34,7 @@ class Server(ABC):
         self.port = port
         self.settings = dict(settings or {})
         self.process: subprocess.Popen[bytes] | None = None
-        self._wanted_port = port
+        self._chosen = port != 0
         self._log = log
         self._place: Place | None = None
 
@@ -69,7 +69,7 @@ class Server(ABC):
         self.prepare()
         deadline = time.monotonic() + timeout
         while True:
-            self.port = self._wanted_port or place.remembered_port(self.place.folder / "port")
+            self.port = self.port or place.remembered_port(self.place.folder / "port")
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
                     self.command(),
@@ -83,22 +83,24 @@ class Server(ABC):
                 )
             while self.process.poll() is None and time.monotonic() < deadline:
                 if self.answers():
+                    self._chosen = True
                     return
                 time.sleep(0.05)
-            # It ended: the port was taken in between, or a killed predecessor's memory is not free yet. Both pass.
+            # It ended. Before others know the port, another one is as good when it was taken in between.
             if time.monotonic() >= deadline:
                 self.kill()
                 raise EmbeddedError(f"{self.name} did not start within {timeout:.0f} s. See {self.log}.")
-            if not self.may_retry():
+            if self._chosen or place.port_is_free(self.port):
                 raise EmbeddedError(f"{self.name} did not start. See {self.log}.")
-            time.sleep(0.3)
+            self.port = 0
 
     @property
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def stop(self) -> None:
-        """Stop the server in order, and with force when it does not follow. Does nothing when it is not running."""
+    def stop(self) -> bool:
+        """Stop the server in order, and with force when it does not follow. False when it was not running."""
+        was_running = bool(self._processes())
         for number, patience in self.stop_signals:
             found = self._leader()
             if found is None:
@@ -107,6 +109,7 @@ class Server(ABC):
                 found.send_signal(number)
             self._wait(patience)
         self.kill()
+        return was_running
 
     def kill(self) -> None:
         """SIGKILL to every process of the server."""
@@ -158,7 +161,3 @@ class Server(ABC):
 
     @abstractmethod
     def answers(self) -> bool: ...
-
-    def may_retry(self) -> bool:
-        """Whether a start that failed just now may work when it is tried again."""
-        return self._wanted_port == 0 and not place.port_is_free(self.port)
