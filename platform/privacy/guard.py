@@ -28,7 +28,7 @@ _RULES: Final = tuple(
         ("private_key", "PRIVATE KEY", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
         ("aws_access_key", "AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
         ("aws_session_key", "ASIA", r"\bASIA[0-9A-Z]{16}\b"),
-        ("github_token", "gh", r"\bgh[pousr]_[A-Za-z0-9]{36,}\b"),
+        *(("github_token", f"gh{kind}_", rf"\bgh{kind}_[A-Za-z0-9]{{36,}}\b") for kind in "pousr"),
         ("github_fine_grained_token", "github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{60,}"),
         ("slack_token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{20,}"),
         ("stripe_key", "k_live_", r"\b[sr]k_live_[A-Za-z0-9]{20,}"),

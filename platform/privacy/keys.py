@@ -43,11 +43,12 @@ class DataKey:
     (NIST SP 800-38D, 8.3).
     """
 
-    __slots__ = ("_ciphers", "_secret", "id", "tenant")
+    __slots__ = ("_ciphers", "_numbers", "_secret", "id", "tenant")
 
     def __init__(self, *, tenant: UUID, key_id: UUID, secret: bytes) -> None:
         self.tenant, self.id, self._secret = tenant, key_id, secret
         self._ciphers: dict[bytes, AESGCM] = {}
+        self._numbers = self.derive(b"smriti:number:v1\0")
 
     def cipher(self, context: bytes) -> AESGCM:
         cipher = self._ciphers.get(context)
@@ -60,6 +61,11 @@ class DataKey:
     def derive(self, info: bytes) -> bytes:
         """32 bytes for `info`: HKDF-Expand with SHA-256 (RFC 5869), of which one block is enough."""
         return hmac.digest(self._secret, info + b"\x01", hashlib.sha256)
+
+    def number(self, value: bytes, *, salt: bytes) -> int:
+        """A keyed 64-bit digest of a client-chosen name, as a signed integer. `salt`: 16 bytes."""
+        digest = hashlib.blake2b(value, digest_size=8, key=self._numbers, salt=salt).digest()
+        return int.from_bytes(digest, "big", signed=True)
 
 
 _lock = threading.Lock()

@@ -14,10 +14,10 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from kernel import codec, errors
+from kernel import clock, codec, errors
 from kernel.errors import BadCall, DomainError, FieldError, NotFound
 from runs import operations, queries
-from runs.wire import ClaimIn, CommitIn, HeartbeatIn
+from runs.wire import ClaimIn, CommitIn, HeartbeatIn, RunIn
 from tenancy import auth
 from tenancy import queries as tenancy
 from tenancy.queries import Principal
@@ -69,6 +69,19 @@ def hot(method: str, action: str) -> Callable[[View], View]:
         return wrapped
 
     return decorate
+
+
+@hot("POST", "runs:write")
+def create(request: HttpRequest, principal: Principal) -> HttpResponse:
+    key, body = _idempotency_key(request), _body(request, settings.REQUEST_BODY_LIMIT)
+    created = operations.create_run(
+        tenant=principal.tenant_id, principal=principal,
+        request=codec.decode_as(body, RunIn, max_bytes=settings.REQUEST_BODY_LIMIT), body=body, idempotency_key=key,
+        now=clock.now(),
+    )  # fmt: skip
+    response = _json({"id": created.run_id}, status=201)
+    response["Location"] = f"/api/v1/runs/{created.run_id}"
+    return response
 
 
 @hot("POST", "runs:write")
@@ -145,8 +158,8 @@ def latest_checkpoint(request: HttpRequest, principal: Principal, run_id: UUID) 
     return response
 
 
-def _json(value: object) -> HttpResponse:
-    return HttpResponse(codec.dumps(value), content_type="application/json")
+def _json(value: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(codec.dumps(value), content_type="application/json", status=status)
 
 
 def _body(request: HttpRequest, limit: int) -> bytes:

@@ -24,11 +24,10 @@ from tenancy.queries import Principal
 # All parts of a commit, checked and written under the lock of the run's row.
 COMMIT: Final = """select * from runs_commit(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b::text[], %b::text[], %b::timestamptz[], %b::jsonb[], %b::bytea[], %b::bytea[],
-    %b, %b::text, %b, %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[],
+    %b::text[], %b::text[], %b::timestamptz[], %b::jsonb[], %b::bytea[], %b,
+    %b, %b::text, %b, %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
     %b::text, %b::float8, %b::jsonb, %b::text, %b, %b)"""
 
-_CHANNEL: Final = b"smriti:channel:v1\0"
 
 
 class InvalidCommit(DomainError):
@@ -60,10 +59,10 @@ class _Events:
     occurred: list[Any]
     labels: list[Jsonb | None]
     payloads: list[bytes | None]
-    commitments: list[bytes | None]
+    commitments: list[bytes]
 
     def add(
-        self, kind: str, payload: bytes | None, commitment: bytes | None, *, step: str | None = None, occurred: Any = None,
+        self, kind: str, payload: bytes | None, commitment: bytes, *, step: str | None = None, occurred: Any = None,
         labels: dict[str, str] | None = None,
     ) -> None:
         self.types.append(kind)
@@ -177,8 +176,8 @@ def _parameters(
         principal.tenant_id, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids),
         run_id, run.data_key_id, Int4(run.key_epoch), lease, None if request.epoch is None else Int4(request.epoch),
         idempotency, digest, None if request.head is None else Int4(request.head),
-        events.types, _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels), _sparse(events.payloads),
-        events.commitments,
+        "{%s}" % ",".join(events.types), _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels),
+        _sparse(events.payloads), b"".join(events.commitments),
         position, kind, sealed_body, *channels,
         outcome, retry_after, None if request.new_steps is None else Jsonb(msgspec.to_builtins(request.new_steps)),
         run_outcome, run_payload, run_commitment,
@@ -199,7 +198,7 @@ def _add_event(events: _Events, key: DataKey, run_id: UUID, event: EventIn) -> N
 
 def _checkpoint(
     principal: Principal, key: DataKey, run_id: UUID, checkpoint: CheckpointIn, head: int
-) -> tuple[str, bytes, tuple[list[bytes], ...]]:
+) -> tuple[str, bytes, tuple[str, ...]]:
     """What to store for a checkpoint, as small as it can be: kind, body, and its effect on channels."""
     if checkpoint.patch:
         try:
@@ -223,12 +222,12 @@ def _checkpoint(
     return "full", text, _channel_digests(key, run_id, patch.channels_of(text))
 
 
-def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> tuple[list[bytes], ...]:
-    """Channel names are client-chosen: the database compares keyed digests of them."""
-    prefix = _CHANNEL + run_id.bytes
+def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> tuple[str, ...]:
+    """Channel names are client-chosen: the database compares keyed 64-bit digests of them, sent as array literals."""
+    salt = run_id.bytes
 
-    def digests(names: set[str]) -> list[bytes]:
-        return [key.derive(prefix + name.encode())[:8] for name in names]
+    def digests(names: set[str]) -> str:
+        return "{%s}" % ",".join([str(key.number(name.encode(), salt=salt)) for name in names])
 
     return (
         digests(channels.lists), digests(channels.values), digests(channels.removed), digests(channels.appended),
@@ -236,7 +235,7 @@ def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> tu
     )  # fmt: skip
 
 
-_NO_CHANNELS: Final[tuple[list[bytes], ...]] = ([], [], [], [], [])
+_NO_CHANNELS: Final = ("{}", "{}", "{}", "{}", "{}")
 
 
 def _sparse(column: list[Any]) -> list[Any] | None:

@@ -1,0 +1,1 @@
+"""The pages that watch runs: list and inspector."""

@@ -1,0 +1,269 @@
+"""One run: what it waits for, who worked on it and when, every event, every state, and whether the log still verifies.
+
+Invariant: a payload or a state is read only when somebody asks for it, and who asked is in the audit log.
+"""
+
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from audit import operations as audit_ops
+from kernel import clock
+from kernel.errors import NotFound
+from kernel.web import paging
+from kernel.web.views import FormPage, TenantPage
+from runs import operations, queries
+from runs.queries import EventRow, RunDetail
+from runs.states import RUN_ENDS
+from runs.ui import chart
+from runs.ui.listing import LIVE
+from runs.ui.words import event_state, why
+
+WINDOW: Final = 100
+LATEST: Final = 12
+CHECKPOINTS: Final = 50
+NOW_STEP: Final = 15  # seconds after which a page without news moves its line of now
+
+
+class RunPage(TenantPage):
+    """The head that all pages of a run share."""
+
+    action = "runs:read"
+    section = "runs"
+    tab = ""
+
+    def detail(self, run_id: UUID, now: datetime) -> RunDetail:
+        return queries.get_run(tenant=self.visitor.tenant_id, run_id=run_id, now=now)
+
+    def head(self, detail: RunDetail, now: datetime) -> dict[str, Any]:
+        return {"detail": detail, "run": detail.run, "tab": self.tab, "ended": detail.run.status in RUN_ENDS, "now": now}
+
+    def record(self, action: str, run_id: UUID, content: dict[str, object]) -> None:
+        """Write into the audit log that the visitor saw what is inside."""
+        audit_ops.record(
+            tenant=self.visitor.tenant_id,
+            actor=self.visitor.actor,
+            action=action,
+            target_kind="run",
+            target_id=run_id,
+            content=content,
+            now=clock.now(),
+        )
+
+
+class Overview(RunPage):
+    template_name = "runs/overview.html"
+    tab = "timeline"
+
+    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        now = clock.now()
+        detail = self.detail(kwargs["run_id"], now)
+        version = _version(detail, now)
+        if request.headers.get(LIVE) == version:
+            return HttpResponse(status=204)
+        return self.render({**self.overview(detail, now), "version": version})
+
+    def overview(self, detail: RunDetail, now: datetime) -> dict[str, Any]:
+        query, zone, run = self.request.GET, timezone.get_current_timezone(), detail.run
+        events = queries.events_page(
+            tenant=self.visitor.tenant_id, run_id=run.id, after=max(0, run.last_seq - LATEST), limit=LATEST
+        )
+        first = query.get("step", "")
+        return {
+            **self.head(detail, now),
+            "why": why(detail, zone=zone, now=now),
+            "drawn": chart.draw(
+                detail,
+                now=now,
+                zone=zone,
+                fold=query.get("scale") != "true",
+                first=int(first) if first.isdecimal() and len(first) < 6 else None,
+            ),
+            "page_of_steps": chart.MAX_STEPS,
+            "true_scale": query.get("scale") == "true",
+            "attempts": [(attempt, chart.attempt_state(attempt)) for attempt in detail.attempts],
+            "events": [(event, event_state(event)) for event in reversed(events.rows)],
+        }
+
+
+class Events(RunPage):
+    """A window of the log. Whatever the length of the log, a window costs the same."""
+
+    template_name = "runs/events.html"
+    tab = "events"
+
+    def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
+        after = self.request.GET.get("after", "")
+        return self.window(run_id, int(after) if after.isdecimal() and len(after) < 15 else 0)
+
+    def window(self, run_id: UUID, after: int) -> dict[str, Any]:
+        now = clock.now()
+        detail = self.detail(run_id, now)
+        last = detail.run.last_seq
+        after = min(after, max(0, last - 1))
+        page = queries.events_page(tenant=self.visitor.tenant_id, run_id=run_id, after=after, limit=WINDOW)
+        final = max(0, last - WINDOW)
+
+        def address(start: int) -> str:
+            return paging.link(self.request.path, self.request.GET, after=start or None)
+
+        return {
+            **self.head(detail, now),
+            "page": page,
+            "rows": _with_days(page.rows),
+            "workers": {attempt.id: attempt for attempt in detail.attempts},
+            "after": after,
+            "first_page": address(0) if after > 0 else "",
+            "previous_page": address(max(0, after - WINDOW)) if after > 0 else "",
+            "next_page": address(page.next_after) if page.next_after else "",
+            "last_page": address(final) if page.next_after else "",
+            "wide": last > 9_999,
+        }
+
+
+class Event(Events):
+    """One event beside the window of the log it stands in."""
+
+    def context(self, *, run_id: UUID, seq: int, **kwargs: Any) -> dict[str, Any]:
+        context = self.window(run_id, (seq - 1) // WINDOW * WINDOW)
+        event = next((row for row in context["page"].rows if row.seq == seq), None)
+        if event is None:
+            raise NotFound("There is no such event.")
+        for name in ("first_page", "previous_page", "next_page", "last_page"):
+            # The window moves in the list itself, not on the page of one event.
+            context[name] = context[name].replace(f"/events/{seq}/", "/events/").replace("payload/", "")
+        attempt = context["workers"].get(event.lease_id)
+        return {**context, "event": event, "event_state": event_state(event), "attempt": attempt, "seq": seq}
+
+
+class Payload(Event):
+    """The payload of an event, on demand: a fragment for the page that asked, or the page of the event with it."""
+
+    secret = True
+
+    def get(self, request: HttpRequest, *, run_id: UUID, seq: int, **kwargs: Any) -> HttpResponseBase:
+        payload = queries.event_payload(tenant=self.visitor.tenant_id, run_id=run_id, seq=seq)
+        self.record("run.payload_viewed", run_id, {"seq": seq})
+        shown = {"payload": payload, "seq": seq}
+        if request.headers.get("HX-Request"):
+            return self.render({**shown, "run_id": run_id}, template="runs/payload.html")
+        return self.render({**self.context(run_id=run_id, seq=seq), **shown})
+
+
+class RawPayload(RunPage):
+    """The payload's bytes as they were stored, for a tool or another window."""
+
+    secret = True
+
+    def get(self, request: HttpRequest, *, run_id: UUID, seq: int, **kwargs: Any) -> HttpResponseBase:
+        payload = queries.event_payload(tenant=self.visitor.tenant_id, run_id=run_id, seq=seq)
+        self.record("run.payload_viewed", run_id, {"seq": seq})
+        return HttpResponse(payload, content_type="application/json")
+
+
+class State(RunPage):
+    """The state at a version, and what changed since another. Both are payload: the view is recorded."""
+
+    template_name = "runs/state.html"
+    tab = "state"
+    secret = True
+
+    def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
+        tenant, now = self.visitor.tenant_id, clock.now()
+        detail = self.detail(run_id, now)
+        before = self._number("before")
+        rows = queries.checkpoints_page(tenant=tenant, run_id=run_id, before=before, limit=CHECKPOINTS + 1)
+        older, rows = len(rows) > CHECKPOINTS, rows[:CHECKPOINTS]
+        context = {**self.head(detail, now), "rows": rows, "older": older and rows[-1].version, "before": before}
+        version = self._number("version") or (rows[0].version if rows else 0)
+        if not version:
+            return context
+        against = self._number("against")
+        if against is None:
+            against = next((row.version for row in rows if row.version < version), None)
+        view = queries.checkpoint(tenant=tenant, run_id=run_id, version=version)
+        changes = None
+        if against and against != version:
+            changes = queries.checkpoint_diff(tenant=tenant, run_id=run_id, old=against, new=version)
+        self.record("run.state_viewed", run_id, {"version": version, "against": against})
+        return {**context, "view": view, "version": version, "against": against, "changes": changes}
+
+    def _number(self, name: str) -> int | None:
+        value = self.request.GET.get(name, "")
+        return int(value) if value.isdecimal() and len(value) < 10 else None
+
+
+class Verify(Overview):
+    """Recomputes the chain. A POST, because it is work; it changes nothing."""
+
+    http_method_names = ["post"]
+
+    def post(self, request: HttpRequest, *, run_id: UUID, **kwargs: Any) -> HttpResponseBase:
+        now = clock.now()
+        found = queries.verify_run(tenant=self.visitor.tenant_id, run_id=run_id)
+        shown = {"verification": found, "verified_at": now, "run_id": run_id}
+        if request.headers.get("HX-Request"):
+            return self.render(shown, template="runs/verification.html")
+        return self.render({**self.overview(self.detail(run_id, now), now), **shown, "version": ""})
+
+
+class ReasonForm(forms.Form):
+    reason = forms.CharField(
+        label=_("Reason, kept in the audit log"), max_length=500, widget=forms.Textarea(attrs={"rows": 3})
+    )
+
+
+class Cancel(FormPage):
+    action = "runs:operate"
+    section = "runs"
+    template_name = "runs/cancel.html"
+    form_class = ReasonForm
+
+    def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
+        detail = queries.get_run(tenant=self.visitor.tenant_id, run_id=run_id, now=clock.now())
+        return {
+            "run": detail.run,
+            "ended": detail.run.status in RUN_ENDS,
+            "held": [attempt for attempt in detail.attempts if attempt.outcome is None],
+            "left": detail.run.steps_total - detail.run.steps_done,
+        }
+
+    def act(self, form: forms.Form, *, run_id: UUID, **kwargs: Any) -> HttpResponse:
+        operations.cancel_run(
+            tenant=self.visitor.tenant_id,
+            run_id=run_id,
+            reason=form.cleaned_data["reason"],
+            actor=self.visitor.actor,
+            now=clock.now(),
+        )
+        messages.success(self.request, gettext("The run is cancelled. Its workers are refused from now on."))
+        return redirect("runs:detail", self.visitor.slug, run_id)
+
+
+def _version(detail: RunDetail, now: datetime) -> str:
+    """Changes with the run and, while it goes on, with the clock: the line of now moves."""
+    run = detail.run
+    beat = 0 if run.status in RUN_ENDS else int(now.timestamp()) // NOW_STEP
+    return f"{run.last_seq}.{run.updated_at.timestamp()}.{beat}"
+
+
+def _with_days(rows: list[EventRow]) -> list[tuple[EventRow, str, datetime | None]]:
+    """Each event with the state it led to, and with its day where a new day begins (in the reader's zone)."""
+    found: list[tuple[EventRow, str, datetime | None]] = []
+    last = None
+    for row in rows:
+        day = timezone.localtime(row.recorded_at).date()
+        found.append((row, event_state(row), row.recorded_at if day != last else None))
+        last = day
+    return found
+
+
