@@ -9,7 +9,7 @@ import pytest
 from config.demo import reconcile
 from config.demo.agent import DATA
 from config.demo.data import generate
-from config.demo.reconcile import Totals
+from config.demo.reconcile import CannotReconcile, Totals
 
 
 def test_the_files_are_what_the_generator_writes() -> None:
@@ -75,7 +75,7 @@ def test_a_chunk_counted_twice_or_not_at_all_is_no_report(repeated: int) -> None
     totals.add(books.match(40, len(books.invoices)))
     totals.add(books.match(0, repeated))
     totals.add(books.match(0, repeated))
-    with pytest.raises(ValueError, match="invoices counted"):
+    with pytest.raises(CannotReconcile, match="invoices counted"):
         reconcile.report(books, totals, [])
 
 

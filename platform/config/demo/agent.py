@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import httpx
 
 from config.demo import reconcile
-from config.demo.reconcile import Books, Json, Totals
+from config.demo.reconcile import Books, CannotReconcile, Json, Totals
 
 QUEUE: Final = "reconcile"
 DATA: Final = Path(__file__).parent / "data"
@@ -99,11 +99,9 @@ class Heartbeat(threading.Thread):
         body = {"epoch": self._epoch, "lease_seconds": self._seconds}
         while not self._done.wait(self._seconds / 3):
             try:
-                if self._client.call("POST", self._path, body).get("cancel_requested"):
-                    self.lost.set()
+                self._client.call("POST", self._path, body)
             except (Refused, httpx.TransportError):
                 self.lost.set()
-            if self.lost.is_set():
                 return
 
     def __enter__(self) -> Self:
@@ -131,7 +129,7 @@ class Task:
         checkpoint: Json = {}
         if self.head:
             checkpoint = self.client.call("GET", f"/runs/{self.run}/checkpoints/latest")
-            self.head, self.state = checkpoint["version"], checkpoint["state"]
+            self.head, self.state = checkpoint["head"], checkpoint["state"]
         return checkpoint
 
     def commit(
@@ -162,11 +160,11 @@ class Task:
         self.head, self.state = answer["head"], changed
 
     def books(self) -> Books:
-        """The files, when they are still those that the run began with. Raises ValueError."""
+        """The files, when they are still those that the run began with. Raises CannotReconcile."""
         known = {artifact["name"]: artifact["sha256"] for artifact in self.state.get("artifacts", [])}
         for name in FILES:
             if name in known and digest(DATA / name) != known[name]:
-                raise ValueError(f"{name} is not the file that this run began with")
+                raise CannotReconcile(f"{name} is not the file that this run began with")
         return reconcile.read_books(DATA)
 
 
@@ -205,18 +203,21 @@ class Worker:
                 since = f"from checkpoint {checkpoint['version']} (event {checkpoint['seq']})" if checkpoint else "anew"
                 self.say(f"{task.step}, attempt {claim['step']['attempt']}, epoch {task.epoch}, begins {since}")
                 try:
-                    self._steps[task.step](task, heartbeat)
-                except ValueError as error:
-                    failure = {"class": "permanent", "message": str(error)}
-                    task.commit(f"failed:{task.epoch}", step={"outcome": "failed", "error": failure})
+                    return self.do(task, heartbeat)
                 except Refused as refusal:
-                    if refusal.code == "stale_head":
-                        # Somebody else changed the state: begin again from what it is now.
-                        continue
-                    if refusal.code not in LOST:
+                    if refusal.code in LOST:
+                        return self.say(f"{task.step} is not mine any more ({refusal.code}); I changed nothing of it")
+                    # A stale head: somebody else changed the state. Begin again from what it is now.
+                    if refusal.code != "stale_head":
                         raise
-                    self.say(f"{task.step} is not mine any more ({refusal.code}), nothing of it was changed")
-                return
+
+    def do(self, task: Task, heartbeat: Heartbeat) -> None:
+        try:
+            self._steps[task.step](task, heartbeat)
+        except CannotReconcile as error:
+            self.say(f"{task.step} cannot be done: {error}")
+            failure = {"class": "permanent", "message": str(error)}
+            task.commit(f"failed:{task.epoch}", step={"outcome": "failed", "error": failure})
 
     def fetch_invoices(self, task: Task, _: Heartbeat) -> None:
         events, books = tool("read_files", {"files": FILES}, task.books)
@@ -244,7 +245,7 @@ class Worker:
         books = task.books()
         while (start := task.state["facts"]["invoices_done"]) < len(books.invoices):
             if heartbeat.lost.is_set():
-                self.say(f"stopped before invoice {start + 1}: the lease is lost or the run is cancelled")
+                self.say(f"stopped before invoice {start + 1}: the lease is lost, or the run is over")
                 return
             end = min(start + self._chunk, len(books.invoices))
             numbers = {"first": books.invoices[start].number, "last": books.invoices[end - 1].number}

@@ -23,6 +23,10 @@ STATUSES: Final[tuple[Status, ...]] = ("matched", "partially_paid", "overpaid", 
 Json = dict[str, Any]
 
 
+class CannotReconcile(Exception):
+    """The files or the sums so far do not allow a report; trying again would not help."""
+
+
 class Invoice(NamedTuple):
     number: str
     customer: str
@@ -195,12 +199,12 @@ def _gaps(payments: Sequence[Payment]) -> Iterable[Json]:
 
 
 def report(books: Books, totals: Totals, exceptions: Sequence[Json]) -> Json:
-    """The result of the whole run. Raises ValueError when an invoice or a payment was counted twice or not at all."""
+    """The whole result. Raises CannotReconcile when an invoice or a payment was counted twice or not at all."""
     overall = totals.overall()
     if overall.count != len(books.invoices):
-        raise ValueError(f"{overall.count} invoices counted, {len(books.invoices)} in the file")
+        raise CannotReconcile(f"{overall.count} invoices counted, {len(books.invoices)} in the file")
     if overall.payments + len(books.unmatched) != len(books.payments):
-        raise ValueError(
+        raise CannotReconcile(
             f"{overall.payments} payments matched, {len(books.unmatched)} not, {len(books.payments)} in the file"
         )
     still_open = [totals["partially_paid"], totals["unmatched"]]
