@@ -35,9 +35,8 @@ class Entry(TenantModel):
         indexes = [
             models.Index(fields=["tenant_id", "recorded_at", "id"], name="audit_entry_time"),
             models.Index(fields=["tenant_id", "actor_id", "recorded_at", "id"], name="audit_entry_actor"),
-            models.Index(
-                fields=["tenant_id", "target_kind", "target_id", "recorded_at", "id"], name="audit_entry_target"
-            ),
+            models.Index(fields=["tenant_id", "target_id", "recorded_at", "id"], name="audit_entry_target"),
+            models.Index(fields=["tenant_id", "target_kind", "recorded_at", "id"], name="audit_entry_target_kind"),
             models.Index(fields=["tenant_id", "action", "recorded_at", "id"], name="audit_entry_action"),
         ]
         constraints = [

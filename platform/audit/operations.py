@@ -36,7 +36,7 @@ from kernel import codec, ids, ports
 from kernel.actor import Actor
 from kernel.pool import pool
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SEAL_BATCH: Final = 1_000  # entries; bounds how long another sealer of the tenant waits
 
@@ -102,5 +102,5 @@ def _seal_or_log(tenant: UUID) -> int:
     try:
         return seal(tenant=tenant)
     except psycopg.Error:
-        log.exception("sealing the audit chain failed", extra={"tenant": str(tenant)})
+        logger.exception("audit_seal_failed", extra={"tenant": str(tenant)})
         return 0

@@ -21,7 +21,7 @@ from django.db.models import Exists, OuterRef, Q
 from audit import digests
 from audit.models import Entry, Link, Pending
 from kernel import ports
-from kernel.errors import DomainError
+from kernel.errors import DomainError, FieldError, Invalid
 
 MAX_PAGE: Final = 200
 VERIFY_BATCH: Final = 1_000
@@ -33,12 +33,6 @@ from (select) nothing left join audit_head head on head.tenant_id = %(tenant)s
 """
 # Tenants, ids only, with entries that are not yet in the chain.
 _UNSEALED: Final = "select audit_unsealed_tenants()"
-
-
-class BadCursor(DomainError):
-    code = "bad_cursor"
-    status = 422
-    title = "Unknown cursor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +85,7 @@ class AuditVerification:
 
 
 def page(*, tenant: UUID, filters: AuditFilter, cursor: str | None, limit: int) -> AuditPage:
-    """A page of at most `limit` (1 to MAX_PAGE) entries, newest first. Raises BadCursor."""
+    """A page of at most `limit` (1 to MAX_PAGE) entries, newest first. Raises Invalid for a foreign cursor."""
     limit = max(1, min(limit, MAX_PAGE))
     matching = Q()
     if filters.action is not None:
@@ -139,27 +133,19 @@ def verify(*, tenant: UUID) -> AuditVerification:
             head, head_digest, last = cursor.fetchone()
         if (last or 0) == position:
             break
-    if (head or 0) > position:
-        return AuditVerification(
-            ok=False,
-            entries=position,
-            first_bad_position=position + 1,
-            reason=f"The chain is cut off: it had {head} links.",
-        )
-    if position and (head != position or bytes(head_digest) != prev):
-        return AuditVerification(
-            ok=False,
-            entries=position,
-            first_bad_position=position,
-            reason="The chain goes on behind its recorded head.",
-        )
+    if (head or 0) != position:
+        reason = f"The chain has {position} links, its recorded head is at {head or 0}."
+        bad = min(head or 0, position) + 1
+        return AuditVerification(ok=False, entries=position, first_bad_position=bad, reason=reason)
+    if position and bytes(head_digest) != prev:
+        reason = "The recorded head is not the digest of the last link."
+        return AuditVerification(ok=False, entries=position, first_bad_position=position, reason=reason)
     stray = Entry.objects.filter(
         ~Exists(Link.objects.filter(entry_id=OuterRef("id"))), ~Exists(Pending.objects.filter(entry_id=OuterRef("id")))
     ).first()
     if stray is not None:
-        return AuditVerification(
-            ok=False, entries=position, reason=f"Entry {stray.id} is neither in the chain nor waiting for it."
-        )
+        reason = f"Entry {stray.id} is neither in the chain nor waiting for it."
+        return AuditVerification(ok=False, entries=position, reason=reason)
     return AuditVerification(ok=True, entries=position)
 
 
@@ -229,4 +215,5 @@ def _read_cursor(cursor: str) -> tuple[datetime, UUID]:
         raw = base64.b64decode(cursor.encode(), altchars=b"-_", validate=True)
         return digests.moment(raw[:8]), UUID(bytes=raw[8:])
     except (binascii.Error, ValueError, OverflowError) as error:
-        raise BadCursor("This cursor was not given out by this list.") from error
+        field = FieldError(path="cursor", code="invalid", message="This cursor was not given out by this list.")
+        raise Invalid(field.message, fields=(field,)) from error
