@@ -14,13 +14,15 @@ import msgspec
 import orjson
 
 from kernel import codec as json
+from kernel import pool
 from kernel.errors import NotFound
-from kernel.pool import pool
 from privacy import codec, keys
 from privacy.codec import Sealed
 from privacy.keys import DataKey
 
 EVENT: Final = b"event"
+# Under which key a run is sealed.
+RUN_KEY: Final = "select * from runs_key(%b, %b)"
 _CACHE_SIZE: Final = 100_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,9 +43,8 @@ def run_key(*, tenant: UUID, run_id: UUID) -> RunKey:
     """Under which key a run is sealed. Cached: the database refuses a commit that was sealed under another. Raises NotFound."""
     found = _run_keys.get((tenant, run_id))
     if found is None:
-        with pool().connection() as connection:
-            row = connection.execute("select * from runs_key(%s, %s)", (tenant, run_id), binary=True).fetchone()
-        if row is None or row[0] is None:
+        row = pool.one(RUN_KEY, (tenant, run_id))
+        if row[0] is None:
             raise NotFound("There is no such run.")
         found = RunKey(*row)
         remember(tenant=tenant, run_id=run_id, key=found)

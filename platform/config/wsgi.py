@@ -1,16 +1,22 @@
 """The web process. The API has no sessions, cookies or forms, so it runs without the pages' middleware: a stolen cookie can
-call nothing, and a commit pays for nothing it does not use."""
+call nothing, and a commit pays for nothing it does not use.
+"""
 
 import os
+from collections.abc import Callable, Iterable
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 import django
 from django.core.handlers.exception import convert_exception_to_response
-from django.core.handlers.wsgi import WSGIHandler
+from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 
 django.setup(set_prefix=False)
+
+from runs.api.urls import HOT
+
+API = "/api/v1/"
 
 
 class ApiHandler(WSGIHandler):
@@ -22,6 +28,15 @@ class ApiHandler(WSGIHandler):
 api, pages = ApiHandler(), WSGIHandler()
 
 
-def application(environ: dict[str, Any], start_response: Any) -> Any:
-    handler = api if environ["PATH_INFO"].startswith("/api/") else pages
-    return handler(environ, start_response)
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    path: str = environ["PATH_INFO"]
+    if not path.startswith(API):
+        return pages(environ, start_response)
+    # The hot views use the pool of kernel.pool and no Django connection, so they need none of the signals that tidy those up.
+    for route in HOT:
+        match = route.resolve(path[len(API) :])
+        if match is not None:
+            response = match.func(WSGIRequest(environ), **match.kwargs)
+            start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
+            return [response.content]
+    return api(environ, start_response)

@@ -5,16 +5,37 @@ reach the server's log as part of a statement.
 """
 
 import threading
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, LiteralString
 
 from django.conf import settings
 from django.db import connections
-from psycopg import Connection
+from psycopg import Connection, OperationalError
 from psycopg.rows import TupleRow
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 _lock = threading.Lock()
 _pools: dict[str, ConnectionPool[Connection[TupleRow]]] = {}
+
+
+def one(statement: LiteralString, parameters: Sequence[Any], *, alias: str = "default") -> TupleRow:
+    """The one row of a statement, in one round trip and one transaction."""
+    return rows(statement, parameters, alias=alias)[0]
+
+
+def rows(statement: LiteralString, parameters: Sequence[Any], *, alias: str = "default") -> list[TupleRow]:
+    """The rows of a statement, in one round trip and one transaction."""
+    source = pool(alias)
+    try:
+        with source.connection() as connection:
+            return connection.execute(statement, parameters, binary=True).fetchall()
+    except (OperationalError, PoolTimeout):
+        # The server went away: its other connections are as dead as this one. They are replaced here, not one failing
+        # request after the other.
+        with suppress(PoolTimeout, OperationalError):
+            source.check()
+        raise
 
 
 def pool(alias: str = "default") -> ConnectionPool[Connection[TupleRow]]:

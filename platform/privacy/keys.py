@@ -16,10 +16,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 
+from kernel import pool
 from kernel.errors import DomainError
-from kernel.pool import pool
 
 CACHE_SECONDS: Final = 60.0
+# Each answers the stored key, or stores the fresh one that is offered.
+TENANT_KEY: Final = "select vault_tenant_key(%b, %b)"
+DATA_KEY: Final = "select vault_data_key(%b, %b, %b)"
 _CACHE_SIZE: Final = 50_000
 _CIPHERS_PER_KEY: Final = 4_096
 
@@ -98,21 +101,16 @@ def keyed_digest(*, tenant: UUID, label: bytes, value: str) -> bytes:
 
 
 def _load(tenant: UUID, key_id: UUID) -> DataKey:
-    with pool("vault").connection() as connection:
-        tenant_secret = AESGCM.generate_key(256)
-        row = connection.execute(
-            "select vault_tenant_key(%s, %b)", (tenant, _wrap(settings.MASTER_KEY, b"tenant" + tenant.bytes, tenant_secret))
-        ).fetchone()
-        assert row is not None
-        tenant_secret = _unwrap(settings.MASTER_KEY, b"tenant" + tenant.bytes, bytes(row[0]))
-        aad = b"data" + tenant.bytes + key_id.bytes
-        row = connection.execute(
-            "select vault_data_key(%s, %s, %b)", (tenant, key_id, _wrap(tenant_secret, aad, AESGCM.generate_key(256)))
-        ).fetchone()
-        assert row is not None
-    if row[0] is None:
+    aad = b"tenant" + tenant.bytes
+    fresh = _wrap(settings.MASTER_KEY, aad, AESGCM.generate_key(256))
+    (wrapped,) = pool.one(TENANT_KEY, (tenant, fresh), alias="vault")
+    tenant_secret = _unwrap(settings.MASTER_KEY, aad, wrapped)
+    aad = b"data" + tenant.bytes + key_id.bytes
+    fresh = _wrap(tenant_secret, aad, AESGCM.generate_key(256))
+    (wrapped,) = pool.one(DATA_KEY, (tenant, key_id, fresh), alias="vault")
+    if wrapped is None:
         raise KeyShredded("The key of this data was destroyed.")
-    return DataKey(tenant=tenant, key_id=key_id, secret=_unwrap(tenant_secret, aad, bytes(row[0])))
+    return DataKey(tenant=tenant, key_id=key_id, secret=_unwrap(tenant_secret, aad, wrapped))
 
 
 def _wrap(key: bytes, aad: bytes, secret: bytes) -> bytes:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db import connection
 
+from kernel import pool
 from kernel.actor import Actor
 from kernel.errors import Forbidden, NotFound
 from tenancy.models import Agent, ApiKey, Member, Project, Role, Tenant
@@ -115,12 +116,10 @@ def member_principal(membership: Membership, *, user_id: UUID) -> Principal:
 
 def key_by_prefix(prefix: str) -> KeyRecord | None:
     """The key with this prefix, in whichever tenant. Through a definer function: no tenant is known yet."""
-    with connection.cursor() as cursor:
-        cursor.execute("select * from key_by_prefix(%s)", [prefix])
-        row = cursor.fetchone()
-    if row is None:
+    found = pool.rows("select * from key_by_prefix(%b)", (prefix,))
+    if not found:
         return None
-    tenant_id, slug, key_id, digest, name, scopes, agent_id, projects, version, expires_at, revoked_at = row
+    tenant_id, slug, key_id, digest, name, scopes, agent_id, projects, version, expires_at, revoked_at = found[0]
     return KeyRecord(
         tenant_id=tenant_id,
         tenant_slug=slug,

@@ -38,15 +38,15 @@ create table runs_commit (
     tenant_id uuid not null, run_id uuid not null, first_seq bigint not null, last_seq bigint not null, head integer not null,
     key_digest bytea not null, request_digest bytea not null, digest bytea not null, run_status text not null, runnable text[],
     primary key (tenant_id, run_id, key_digest)
-) partition by hash (run_id);
+);
 """ + "\n".join(
     f"""
 create table {table}_{part} partition of {table} for values with (modulus {PARTITIONS}, remainder {part});
 revoke all on {table}_{part} from public;
 {policy_sql(f"{table}_{part}")}
-{"".join(f"alter table {table}_{part} alter column {column} set storage external;" for column in sealed)}
+alter table {table}_{part} alter column {column} set storage external;
 """
-    for table, sealed in (("runs_event", ["payload"]), ("runs_checkpoint", ["body"]), ("runs_commit", []))
+    for table, column in (("runs_event", "payload"), ("runs_checkpoint", "body"))
     for part in range(PARTITIONS)
 ) + "".join(
     f"""

@@ -8,8 +8,8 @@ import msgspec
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int4
 
+from kernel import pool
 from kernel.errors import DomainError, FieldError
-from kernel.pool import pool
 from privacy import guard, keys
 from privacy.keys import DataKey
 from runs import patch, sealing
@@ -89,9 +89,7 @@ def commit(
         run = sealing.run_key(tenant=tenant, run_id=run_id)
         key = keys.data_key(tenant=tenant, key_id=run.data_key_id)
         params = _parameters(principal, run_id, run, key, lease, request, idempotency, digest)
-        with pool().connection() as connection:
-            row = connection.execute(COMMIT, params, binary=True).fetchone()
-        assert row is not None
+        row = pool.one(COMMIT, params)
         code, first_seq, last_seq, chain, head, run_status, runnable, snapshot_due, detail = row
         if code in ("ok", "replayed"):
             if snapshot_due:

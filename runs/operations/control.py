@@ -9,11 +9,10 @@ from django.db import connection
 from django.db.models import F
 
 from audit import operations as audit_ops
-from kernel import context, ids
+from kernel import context, ids, pool
 from kernel import actor as actors
 from kernel.actor import Actor
 from kernel.errors import NotFound
-from kernel.pool import pool
 from privacy import guard, keys
 from runs import sealing
 from runs.models import Anchor, AnchorDue, Run
@@ -33,10 +32,8 @@ _ANCHORS_PER_ENTRY: Final = 500
 def expire_leases(*, limit: int = 1000) -> int:
     """Take every expired lease from its worker; how many. Each is a transaction of its own."""
     taken = 0
-    with pool().connection() as hot:
-        for tenant, lease in hot.execute(EXPIRED, (limit,)).fetchall():
-            row = hot.execute(EXPIRE, (tenant, lease)).fetchone()
-            taken += bool(row and row[0])
+    for tenant, lease in pool.rows(EXPIRED, (limit,)):
+        taken += bool(pool.one(EXPIRE, (tenant, lease))[0])
     return taken
 
 
@@ -61,9 +58,7 @@ def cancel_run(*, tenant: UUID, run_id: UUID, reason: str, actor: Actor, now: da
 
 def anchor_heads(*, limit: int = 1000, now: datetime) -> int:
     """Write the heads of changed runs into their tenants' audit chains; how many runs."""
-    with pool().connection() as hot:
-        tenants = [tenant for (tenant,) in hot.execute(UNANCHORED, (limit,)).fetchall()]
-    return sum(_anchor_tenant(tenant, now) for tenant in tenants)
+    return sum(_anchor_tenant(tenant, now) for (tenant,) in pool.rows(UNANCHORED, (limit,)))
 
 
 def _anchor_tenant(tenant: UUID, now: datetime) -> int:

@@ -10,9 +10,8 @@ import orjson
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int4
 
-from kernel import context, ids
+from kernel import context, ids, pool
 from kernel.errors import DomainError, FieldError, Forbidden
-from kernel.pool import pool
 from privacy import guard, keys
 from privacy import operations as privacy_ops
 from runs import sealing
@@ -80,10 +79,7 @@ def create_run(
             _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
             creation_key, digest, Jsonb(msgspec.to_builtins(request.steps)), sealed.blob, sealed.commitment,
         )  # fmt: skip
-        with pool().connection() as connection:
-            row = connection.execute(CREATE, params, binary=True).fetchone()
-        assert row is not None
-        code, created, detail = row
+        code, created, detail = pool.one(CREATE, params)
         if code in ("ok", "replayed"):
             if code == "ok":
                 sealing.remember(tenant=tenant, run_id=run_id, key=RunKey(place.data_key_id, place.key_epoch))

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from psycopg.types.numeric import Int4
 
+from kernel import pool
 from kernel.errors import NotFound
-from kernel.pool import pool
 from privacy import codec, keys
 from runs import sealing
 from runs.operations.refusals import refusal
@@ -47,10 +47,7 @@ def claim(*, tenant: UUID, principal: Principal, request: ClaimIn) -> Claimed | 
         tenant, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids), request.worker,
         request.queues, run_id, float(request.lease_seconds),
     )  # fmt: skip
-    with pool().connection() as connection:
-        row = connection.execute(CLAIM, params, binary=True).fetchone()
-    assert row is not None
-    code, lease, epoch, expires_at, step, attempt, max_attempts, run, *rest = row
+    code, lease, epoch, expires_at, step, attempt, max_attempts, run, *rest = pool.one(CLAIM, params)
     if code == "nothing":
         return None
     if code != "ok":
@@ -71,10 +68,7 @@ def heartbeat(*, tenant: UUID, principal: Principal, lease: UUID, request: Heart
         tenant, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids), lease,
         Int4(request.epoch), float(request.lease_seconds),
     )  # fmt: skip
-    with pool().connection() as connection:
-        row = connection.execute(HEARTBEAT, params, binary=True).fetchone()
-    assert row is not None
-    code, expires_at, detail = row
+    code, expires_at, detail = pool.one(HEARTBEAT, params)
     if code != "ok":
         raise refusal(code, run_id=None, detail=detail)
     assert isinstance(expires_at, datetime)

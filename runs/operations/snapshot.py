@@ -9,7 +9,7 @@ from uuid import UUID
 
 from psycopg.types.numeric import Int4
 
-from kernel.pool import pool
+from kernel import pool
 from privacy import keys
 from runs import patch, sealing
 from runs.queries import state as stored
@@ -24,8 +24,5 @@ def snapshot(*, tenant: UUID, run_id: UUID) -> bool:
         return False
     key = keys.data_key(tenant=tenant, key_id=state.data_key_id)
     sealed = sealing.seal_checkpoint(key, run_id, state.version, "snapshot", patch.dump(state.state))
-    with pool().connection() as connection:
-        row = connection.execute(
-            SNAPSHOT, (tenant, run_id, Int4(state.version), sealed.blob, sealed.commitment)
-        ).fetchone()
-    return bool(row and row[0])
+    (done,) = pool.one(SNAPSHOT, (tenant, run_id, Int4(state.version), sealed.blob, sealed.commitment))
+    return bool(done)

@@ -13,8 +13,8 @@ from django.db.models.functions import Coalesce
 from msgspec import Raw
 from psycopg.types.numeric import Int4, Int8
 
+from kernel import pool
 from kernel.errors import DomainError, NotFound
-from kernel.pool import pool
 from privacy import codec, keys
 from privacy.keys import DataKey
 from runs import sealing
@@ -85,8 +85,7 @@ def events_for_key(*, tenant: UUID, principal: Principal, run_id: UUID, after: i
     params = (
         tenant, principal.id, Int4(principal.version), principal.agent_id, projects, run_id, Int8(after), Int4(limit),
     )  # fmt: skip
-    with pool().connection() as connection:
-        rows = connection.execute(EVENTS, params, binary=True).fetchall()
+    rows = pool.rows(EVENTS, params)
     if not rows:
         raise NotFound("There is no such run.")
     last_seq, data_key_id = rows[0][:2]

@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 from psycopg.types.numeric import Int4
 
+from kernel import pool
 from kernel.errors import NotFound
-from kernel.pool import pool
 from privacy import codec, keys
 from privacy.keys import DataKey
 from runs import patch, sealing
@@ -23,9 +23,6 @@ from tenancy.queries import Principal
 
 # The newest whole checkpoint and all changes since, in one round trip.
 STATE: Final = "select * from runs_state(%b, %b, %b, %b, %b, %b)"
-# Every stored checkpoint up to a version, newest whole ones first tried by the caller.
-HISTORY: Final = """select version, seq, kind, body, recorded_at from runs_checkpoint
-    where tenant_id = %s and run_id = %s and version <= %s order by version, kind"""
 
 
 @dataclass(slots=True)
@@ -49,9 +46,7 @@ def load(*, tenant: UUID, run_id: UUID, principal: Principal | None = None) -> S
     if principal is not None:
         projects = None if principal.project_ids is None else list(principal.project_ids)
         who = (principal.id, Int4(principal.version), principal.agent_id, projects)  # type: ignore[assignment]
-    with pool().connection() as connection:
-        row = connection.execute(STATE, (tenant, *who, run_id), binary=True).fetchone()
-    assert row is not None
+    row = pool.one(STATE, (tenant, *who, run_id))
     code, head, last_seq, data_key_id, versions, seqs, kinds, bodies, recorded_at = row
     if code == "key_refused":
         raise Unauthorized
