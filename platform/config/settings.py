@@ -60,6 +60,7 @@ try:
         DATABASES["vault_owner"] = database("VAULT_OWNER_DATABASE_URL")
     ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", [urlsplit(BASE_URL).hostname or "", "127.0.0.1", "localhost"])
     LOG_LEVEL = env.str("LOG_LEVEL", "INFO").upper()
+    RATE_LIMIT = env.int("RATE_LIMIT", 300_000)  # requests a minute for each API key; 0: none
     HOT_POOL_SIZE = env.int("HOT_POOL_SIZE", 8)
 except EnvError as error:
     if "pytest" in sys.modules or "mypy" in sys.modules:
@@ -77,11 +78,11 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "csp",
-    "django_htmx",
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "kernel",
+    "kernel.rest",
     "audit",
     "tenancy",
     "privacy",
@@ -102,7 +103,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "django_htmx.middleware.HtmxMiddleware",
+    "kernel.web.preferences.ZoneMiddleware",
 ]
 
 ROOT_URLCONF = "config.urls"
@@ -120,7 +121,9 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "kernel.web.frame.frame",
             ],
+            "builtins": ["kernel.web.tags"],
         },
     }
 ]
@@ -138,6 +141,8 @@ ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_ADAPTER = "tenancy.ui.adapter.ClosedDoor"
+ACCOUNT_SESSION_REMEMBER = False
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/t/"
 ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
@@ -146,6 +151,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE
 SESSION_COOKIE_AGE = 12 * 3600
 CSRF_TRUSTED_ORIGINS = [BASE_URL]
+CSRF_FAILURE_VIEW = "kernel.web.errors.csrf_failure"
 
 # Transport and content
 SECURE_SSL_REDIRECT = False  # the proxy in front does it
@@ -172,6 +178,10 @@ CONTENT_SECURITY_POLICY = {
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
 WHITENOISE_USE_FINDERS = True
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "kernel.web.storage.StaticStorage"},
+}
 
 USE_TZ = True
 TIME_ZONE = "UTC"
@@ -180,12 +190,27 @@ LANGUAGES = [("en", "English"), ("hi", "हिन्दी")]
 LOCALE_PATHS = [BASE_DIR / "templates" / "locale"]
 
 REST_FRAMEWORK: dict[str, Any] = {
-    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenancy.api.authentication.KeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": [],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": [],
     "UNAUTHENTICATED_USER": None,
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "kernel.rest.problems.exception_handler",
+    "DEFAULT_SCHEMA_CLASS": "kernel.rest.schema.Schema",
+}
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "Smriti API",
+    "DESCRIPTION": "Durable runs, work and their log for AI agents. Every error is an RFC 9457 problem with a stable code.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVERS": [{"url": BASE_URL}],
+    "SERVE_INCLUDE_SCHEMA": False,
+    "ENABLE_DJANGO_DEPLOY_CHECK": False,
+    "POSTPROCESSING_HOOKS": ["kernel.rest.schema.finish"],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False},
 }
 
 CELERY_BROKER_URL = BROKER_URL

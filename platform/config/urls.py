@@ -2,6 +2,23 @@
 
 from django.urls import include, path
 
+from kernel.web import door
+from tenancy.ui.door import enter
+from tenancy.ui.urls import account_urlpatterns
+
+door.install(enter)
+
 urlpatterns = [
+    path("api/v1/", include("kernel.rest.urls")),
     path("api/v1/", include("runs.api.urls")),
+    path("", include("kernel.web.urls")),
+    path("", include("tenancy.ui.urls")),
+    path("", include("runs.ui.urls")),
+    path("", include("audit.ui.urls")),
+    *account_urlpatterns,
 ]
+
+handler400 = "config.errors.bad_request"
+handler403 = "config.errors.forbidden"
+handler404 = "config.errors.not_found"
+handler500 = "config.errors.server_error"

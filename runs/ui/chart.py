@@ -29,14 +29,19 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True)
 class RunChart:
-    """`first` and `last` are positions of the steps shown, from 1; `active` is the time in which a worker held a step."""
+    """`first` and `last` are positions of the `steps` shown, from 1, `earlier` and `later` where their neighbours begin (0: none);
+    `active` is the time in which a worker held a step."""
 
     chart: Chart
+    steps: list[StepRow]
     lines: list[StepLine]
     first: int
     last: int
     active: timedelta
     label: str
+    now_text: str
+    earlier: int
+    later: int
 
 
 def draw(detail: RunDetail, *, now: datetime, zone: tzinfo, fold: bool, first: int | None = None) -> RunChart:
@@ -50,7 +55,7 @@ def draw(detail: RunDetail, *, now: datetime, zone: tzinfo, fold: bool, first: i
     run, live = detail.run, detail.run.status not in RUN_ENDS
     ends = {step.name: step.ended_at for step in steps}
     rows = [_row(step, attempts.get(step.name, []), _ready(step, ends, run.created_at), live, now, zone) for step in shown]
-    chart = timeline.layout(rows, start=run.created_at, now=now, live=live, end=run.completed_at, fold=fold)
+    chart = timeline.layout(rows, start=run.created_at.astimezone(zone), now=now, live=live, end=run.completed_at, fold=fold)
     label = gettext("Timeline of %(count)s steps from %(start)s to %(end)s.") % {
         "count": len(shown),
         "start": text.moment_text(chart.start, zone),
@@ -58,8 +63,21 @@ def draw(detail: RunDetail, *, now: datetime, zone: tzinfo, fold: bool, first: i
     }
     if chart.folded:
         label += " " + gettext("%(span)s without a worker are collapsed.") % {"span": text.duration(chart.folded)}
+    now_text = gettext("now %(time)s") % {"time": text.clock_time(now, zone, seconds=False)}
     lines = [StepLine(step.id, step.name, step.status, _note(step, len(attempts.get(step.name, [])), now)) for step in shown]
-    return RunChart(chart, lines, begin + 1 if shown else 0, begin + len(shown), _active(detail.attempts, now), label)
+    end = begin + len(shown)
+    return RunChart(
+        chart=chart,
+        steps=shown,
+        lines=lines,
+        first=begin + 1 if shown else 0,
+        last=end,
+        active=_active(detail.attempts, now),
+        label=label,
+        now_text=now_text,
+        earlier=max(1, begin + 1 - MAX_STEPS) if begin else 0,
+        later=end + 1 if end < len(steps) else 0,
+    )
 
 
 def _window(steps: Sequence[StepRow], first: int | None) -> int:

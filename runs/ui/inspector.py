@@ -47,6 +47,11 @@ class RunPage(TenantPage):
     def head(self, detail: RunDetail, now: datetime) -> dict[str, Any]:
         return {"detail": detail, "run": detail.run, "tab": self.tab, "ended": detail.run.status in RUN_ENDS, "now": now}
 
+    def number(self, name: str) -> int | None:
+        """A parameter that is a plain number below a thousand million; anything else counts as absent."""
+        value = self.request.GET.get(name, "")
+        return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
+
     def record(self, action: str, run_id: UUID, content: dict[str, object]) -> None:
         """Write into the audit log that the visitor saw what is inside."""
         audit_ops.record(
@@ -73,24 +78,20 @@ class Overview(RunPage):
         return self.render({**self.overview(detail, now), "version": version})
 
     def overview(self, detail: RunDetail, now: datetime) -> dict[str, Any]:
-        query, zone, run = self.request.GET, timezone.get_current_timezone(), detail.run
+        zone, run = timezone.get_current_timezone(), detail.run
+        true_scale = self.request.GET.get("scale") == "true"
         events = queries.events_page(
             tenant=self.visitor.tenant_id, run_id=run.id, after=max(0, run.last_seq - LATEST), limit=LATEST
         )
-        first = query.get("step", "")
         return {
             **self.head(detail, now),
             "why": why(detail, zone=zone, now=now),
-            "drawn": chart.draw(
-                detail,
-                now=now,
-                zone=zone,
-                fold=query.get("scale") != "true",
-                first=int(first) if first.isdecimal() and len(first) < 6 else None,
-            ),
-            "page_of_steps": chart.MAX_STEPS,
-            "true_scale": query.get("scale") == "true",
+            "drawn": chart.draw(detail, now=now, zone=zone, fold=not true_scale, first=self.number("step")),
+            "true_scale": true_scale,
             "attempts": [(attempt, chart.attempt_state(attempt)) for attempt in detail.attempts],
+            "workers": list(dict.fromkeys(attempt.worker for attempt in detail.attempts))[:8],
+            "statuses": {step.status for step in detail.steps},
+            "queued": (run.started_at or now) - run.created_at,
             "events": [(event, event_state(event)) for event in reversed(events.rows)],
         }
 
@@ -102,8 +103,7 @@ class Events(RunPage):
     tab = "events"
 
     def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
-        after = self.request.GET.get("after", "")
-        return self.window(run_id, int(after) if after.isdecimal() and len(after) < 15 else 0)
+        return self.window(run_id, self.number("after") or (self.number("from") or 1) - 1)
 
     def window(self, run_id: UUID, after: int) -> dict[str, Any]:
         now = clock.now()
@@ -114,7 +114,7 @@ class Events(RunPage):
         final = max(0, last - WINDOW)
 
         def address(start: int) -> str:
-            return paging.link(self.request.path, self.request.GET, after=start or None)
+            return paging.link(self.request.path, self.request.GET, without=["from"], after=start or None)
 
         return {
             **self.head(detail, now),
@@ -126,6 +126,7 @@ class Events(RunPage):
             "previous_page": address(max(0, after - WINDOW)) if after > 0 else "",
             "next_page": address(page.next_after) if page.next_after else "",
             "last_page": address(final) if page.next_after else "",
+            "last": page.rows[-1].seq if page.rows else 0,
             "wide": last > 9_999,
         }
 
@@ -180,14 +181,14 @@ class State(RunPage):
     def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
         tenant, now = self.visitor.tenant_id, clock.now()
         detail = self.detail(run_id, now)
-        before = self._number("before")
+        before = self.number("before")
         rows = queries.checkpoints_page(tenant=tenant, run_id=run_id, before=before, limit=CHECKPOINTS + 1)
         older, rows = len(rows) > CHECKPOINTS, rows[:CHECKPOINTS]
         context = {**self.head(detail, now), "rows": rows, "older": older and rows[-1].version, "before": before}
-        version = self._number("version") or (rows[0].version if rows else 0)
+        version = self.number("version") or (rows[0].version if rows else 0)
         if not version:
             return context
-        against = self._number("against")
+        against = self.number("against")
         if against is None:
             against = next((row.version for row in rows if row.version < version), None)
         view = queries.checkpoint(tenant=tenant, run_id=run_id, version=version)
@@ -197,9 +198,6 @@ class State(RunPage):
         self.record("run.state_viewed", run_id, {"version": version, "against": against})
         return {**context, "view": view, "version": version, "against": against, "changes": changes}
 
-    def _number(self, name: str) -> int | None:
-        value = self.request.GET.get(name, "")
-        return int(value) if value.isdecimal() and len(value) < 10 else None
 
 
 class Verify(Overview):

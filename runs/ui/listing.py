@@ -3,6 +3,7 @@
 from typing import Any, Final
 from uuid import UUID
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -68,6 +69,7 @@ class RunList(TenantPage):
                 "agents": tenancy_queries.list_agents(tenant=self.visitor.tenant_id),
                 "projects": tenancy_queries.list_projects(tenant=self.visitor.tenant_id),
                 "waiting_for": WAITING_FOR,
+                "base_url": settings.BASE_URL,
             }
         )
 

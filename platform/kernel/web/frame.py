@@ -1,0 +1,12 @@
+"""What the frame of every page needs: the visitor, the reader's choices, and the clock."""
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from kernel import clock
+from kernel.web import preferences
+
+
+def frame(request: HttpRequest) -> dict[str, Any]:
+    return {"visitor": getattr(request, "visitor", None), "prefs": preferences.read(request), "now": clock.now()}

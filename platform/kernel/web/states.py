@@ -1,0 +1,64 @@
+"""The icon and the word of every state that a page can show. The tone comes from the style sheet, by the API's own word.
+
+Invariant: a state is never shown by colour alone, and one that is not listed here is still shown, by its name.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    icon: str
+    word: str | Promise
+
+
+STATES: Final[dict[str, Look]] = {
+    # Run
+    "pending": Look("pending", _("Pending")),
+    "running": Look("run", _("Running")),
+    "waiting": Look("clock", _("Waiting")),
+    "completed": Look("ok", _("Completed")),
+    "failed": Look("fail", _("Failed")),
+    "cancelled": Look("slash", _("Cancelled")),
+    "dead_letter": Look("dead", _("Dead letter")),
+    # Step
+    "blocked": Look("blocked", _("Blocked")),
+    "runnable": Look("pending", _("Runnable")),
+    "leased": Look("run", _("Leased")),
+    "succeeded": Look("ok", _("Succeeded")),
+    "skipped": Look("slash", _("Skipped")),
+    # Attempt
+    "lease_lost": Look("fail", _("Worker lost")),
+    "released": Look("undo", _("Released")),
+    # Chain
+    "verified": Look("verified", _("Verified")),
+    "broken": Look("fail", _("Does not verify")),
+    # Key
+    "active": Look("key", _("Active")),
+    "expiring": Look("clock", _("Ends soon")),
+    "expired": Look("slash", _("Expired")),
+    "revoked": Look("slash", _("Revoked")),
+}
+
+# States of this release that share the tone of one that the style sheet knows.
+TONES: Final[dict[str, str]] = {
+    "lost": "lease_lost",
+    "broken": "failed",
+    "active": "healthy",
+    "expiring": "due_soon",
+    "revoked": "cancelled",
+}
+
+
+def look(state: str) -> Look:
+    """The look of a state; an unknown one keeps its own name, with blanks for underscores."""
+    return STATES.get(state) or Look("info", state.replace("_", " ").capitalize())
+
+
+def tone(state: str) -> str:
+    """What `data-state` holds."""
+    return TONES.get(state, state)

@@ -1,0 +1,15 @@
+"""Static files under names that carry their hash once `collectstatic` was run, under their plain names before that.
+
+A development server, the tests and the embedded topology serve the files from the packages and need no build step; an image
+that was built with `collectstatic` serves them compressed and cached for ever.
+"""
+
+from whitenoise.storage import CompressedManifestStaticFilesStorage
+
+
+class StaticStorage(CompressedManifestStaticFilesStorage):
+    manifest_strict = False
+
+    def stored_name(self, name: str) -> str:
+        found: str = self.hashed_files.get(self.hash_key(self.clean_name(name)), name)
+        return found

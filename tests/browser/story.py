@@ -1,0 +1,204 @@
+"""The story that the screenshots tell: a tenant whose runs are in every state, one of them killed and resumed.
+
+Times of runs, steps and attempts are moved into the past as the database owner, so that a timeline has minutes to show; events
+keep theirs, because their chain covers it.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import psycopg
+
+from kernel import actor, clock
+from kernel.context import tenant_scope
+from runs import operations as runs_ops
+from tenancy import operations as tenancy_ops
+from tests.cast import House, client
+from tests.servers import owner_url
+
+STATE = {
+    "goal": "Reconcile 842 invoices",
+    "plan": [{"step": "fetch_invoices", "status": "done"}, {"step": "match_payments", "status": "running"}],
+    "facts": {"invoices": 842, "matched": 611, "total": 41_250_000.5},
+    "notes": "समायोजन लंबित: दो भुगतान आंशिक हैं।",
+    "pending_approvals": [],
+    "policy_flags": {"dual_control": True, "limit": None},
+}
+
+
+@dataclass
+class Story:
+    house: House
+    runs: dict[str, UUID] = field(default_factory=dict)
+
+
+@dataclass
+class Worker:
+    """An agent's worker, through the API as every agent does it."""
+
+    api: httpx.Client
+    run: UUID
+    name: str = "worker-2"
+    lease: str = ""
+    epoch: int = 0
+
+    def claim(self) -> "Worker":
+        answer = self.api.post("/work/claim", json={"worker": self.name, "run_id": str(self.run), "lease_seconds": 3600})
+        assert answer.status_code == 200, answer.text
+        self.lease, self.epoch = answer.json()["lease"], answer.json()["epoch"]
+        return self
+
+    def commit(self, **parts: Any) -> dict[str, Any]:
+        body = {"lease": self.lease, "epoch": self.epoch, **parts}
+        headers = {"Idempotency-Key": str(uuid4())}
+        answer = self.api.post(f"/runs/{self.run}/commit", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def succeed(self, **output: Any) -> None:
+        self.commit(step={"outcome": "succeeded", "output": output})
+
+
+def start(api: httpx.Client, workflow: str, *steps: str, version: str = "7", **more: Any) -> UUID:
+    """A run whose steps follow one another."""
+    plan = [
+        {"name": name, "depends_on": list(steps[index - 1 : index]) if index else [], **more} for index, name in enumerate(steps)
+    ]
+    body = {"workflow": workflow, "workflow_version": version, "agent_version": "3.2.0", "steps": plan, "input": {"month": "2026-11"}}
+    answer = api.post("/runs", json=body, headers={"Idempotency-Key": str(uuid4())})
+    assert answer.status_code == 201, answer.text
+    return UUID(answer.json()["id"])
+
+
+def tell(house: House) -> Story:
+    """Make the runs; a few dozen calls."""
+    story, api = Story(house), client(house.keys["agent"])
+    with api:
+        story.runs["done"] = _resumed(api, house)
+        for workflow in ("check-vendor-master", "sync-bank-statements"):
+            run = start(api, workflow, "read", "compare")
+            for _ in range(2):
+                Worker(api, run, "worker-5").claim().succeed()
+        story.runs["running"] = _running(api)
+        story.runs["waiting"] = start(api, "read-scanned-bills", "read_page", "store", queue="ocr-gpu")
+        story.runs["dead"] = _dead(api, house)
+        story.runs["failed"] = start(api, "match-card-settlements", "fetch", "match")
+        Worker(api, story.runs["failed"]).claim().succeed()
+        Worker(api, story.runs["failed"]).claim().commit(
+            step={"outcome": "failed", "error": {"class": "business_rejection", "message": "closed period"}}
+        )
+        story.runs["cancelled"] = start(api, "remind-overdue-customers", "pick", "write", "send", "report")
+        with tenant_scope(house.id):
+            runs_ops.cancel_run(
+                tenant=house.id,
+                run_id=story.runs["cancelled"],
+                reason="wrong segment",
+                actor=actor.Actor("member", house.members["operator"], "Operator Acme"),
+                now=clock.now(),
+            )
+    with tenant_scope(house.id):
+        who = actor.system("tests")
+        for name in ("statement-clerk, production", "old laptop"):
+            issued = tenancy_ops.issue_key(
+                tenant=house.id,
+                name=name,
+                scopes=["runs:read", "work:claim"],
+                expires_at=clock.now() + timedelta(days=5),
+                actor=who,
+                now=clock.now(),
+            )
+        tenancy_ops.revoke_key(tenant=house.id, key_id=issued.key.id, actor=who, now=clock.now())
+    return story
+
+
+def _resumed(api: httpx.Client, house: House) -> UUID:
+    """Killed in match_payments, resumed by another worker."""
+    run = start(api, "reconcile-invoices", "fetch_invoices", "match_payments", "create_report")
+    first = Worker(api, run).claim()
+    for page in range(3):
+        first.commit(events=[{"type": "page.read", "labels": {"page": str(page)}, "payload": {"rows": 281, "page": page}}])
+    first.commit(head=0, checkpoint={"state": STATE})
+    first.succeed(invoices=842)
+    first.claim()
+    first.commit(events=[{"type": "match.tried", "payload": {"invoice": "INV-24-3317", "payee": "श्री गणेश ट्रेडर्स, पुणे"}}])
+    _lose(house, first.lease)
+    second = Worker(api, run, "worker-5").claim()
+    patch = [
+        {"op": "replace", "path": "/facts/matched", "value": 825},
+        {"op": "replace", "path": "/plan/1/status", "value": "done"},
+        {"op": "add", "path": "/facts/open_invoices", "value": 17},
+        {"op": "remove", "path": "/policy_flags/limit"},
+    ]
+    second.commit(head=1, checkpoint={"patch": patch}, events=[{"type": "match.finished", "labels": {"matched": "825"}}])
+    second.succeed(matched=825)
+    second.claim().succeed(total="41250000.50")
+    minutes = {"fetch_invoices": [(0, 1.7)], "match_payments": [(1.7, 4.3), (5.3, 10)], "create_report": [(10, 11.2)]}
+    _move(house, run, minutes, ago=64)
+    return run
+
+
+def _running(api: httpx.Client) -> UUID:
+    run = start(api, "sync-bank-statements", "list_pages", "fetch_pages", "parse_pages", "store", "report")
+    worker = Worker(api, run, "worker-5")
+    worker.claim().succeed()
+    worker.claim().commit(head=0, checkpoint={"state": STATE}, step={"outcome": "succeeded"})
+    worker.claim().commit(events=[{"type": "page.parsed", "labels": {"page": "3"}, "payload": {"lines": 418}}])
+    return run
+
+
+def _dead(api: httpx.Client, house: House) -> UUID:
+    run = start(api, "file-gstr-1", "collect", "file_return")
+    Worker(api, run, "worker-9").claim().succeed()
+    Worker(api, run, "worker-9").claim().commit(
+        step={"outcome": "failed", "error": {"class": "permanent", "message": "the portal refused the number"}}
+    )
+    _move(house, run, {"collect": [(0, 2)], "file_return": [(2, 9.6)]}, ago=190)
+    return run
+
+
+def _as_owner(house: House) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(owner_url())
+    connection.execute("select set_config('smriti.tenant', %s, true)", [str(house.id)])
+    return connection
+
+
+def _lose(house: House, lease: str) -> None:
+    """Let a lease run out as if its worker had been killed."""
+    with _as_owner(house) as connection:
+        connection.execute(
+            "update runs_attempt set claimed_at = now() - interval '3 hours', heartbeat_at = now() - interval '2 hours',"
+            " expires_at = now() - interval '1 hour' where id = %s",
+            [lease],
+        )
+    assert runs_ops.expire_leases() >= 1
+
+
+def _move(house: House, run: UUID, minutes: dict[str, list[tuple[float, float]]], *, ago: float) -> None:
+    """Put a run's attempts at these minutes after its start, and its start `ago` minutes back."""
+    begin = clock.now() - timedelta(minutes=ago)
+
+    def at(minute: float) -> datetime:
+        return begin + timedelta(minutes=minute)
+
+    end = at(max(last for spans in minutes.values() for _, last in spans))
+    with _as_owner(house) as connection:
+        connection.execute(
+            "update runs_run set created_at = %s, started_at = %s, updated_at = %s,"
+            " completed_at = case when completed_at is null then null else %s end where id = %s",
+            [at(-0.1), begin, end, end, run],
+        )
+        for step, spans in minutes.items():
+            for number, (first, last) in enumerate(spans, start=1):
+                connection.execute(
+                    "update runs_attempt a set claimed_at = %s, heartbeat_at = %s, ended_at = %s from runs_step s"
+                    " where s.id = a.step_id and s.run_id = %s and s.name = %s and a.number = %s",
+                    [at(first), at(last), at(last), run, step, number],
+                )
+            connection.execute(
+                "update runs_step set started_at = %s, ended_at = %s where run_id = %s and name = %s",
+                [at(spans[0][0]), at(spans[-1][1]), run, step],
+            )
