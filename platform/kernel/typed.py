@@ -152,3 +152,12 @@ def _reach(document: Any, way: list[str | int]) -> Any:
     for name in way:
         document = document[name]
     return document
+
+
+def explain_parameter(error: msgspec.ValidationError) -> Invalid:
+    """The Invalid of a query parameter; its path is the parameter's name."""
+    place = _PLACE.fullmatch(str(error))
+    assert place is not None
+    code, message, limit, name = _rule(place["what"])
+    path = pointer(name if name is not None else _names(place["path"] or "$")[0])[1:]
+    return Invalid(f"{path}: {message}", fields=(FieldError(path=path, code=code, message=message, limit=limit),))

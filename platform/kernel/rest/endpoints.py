@@ -1,0 +1,35 @@
+"""The declaration of one method of one route: what the server enforces and the OpenAPI document says."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from kernel.errors import DomainError
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A call without query parameters."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Declared once for a method.
+
+    `scope`: the action that the principal needs. `secrets`: members of the answer that are shown once and left out of
+    replays. `conditional`: the answer has an ETag; readers may send If-None-Match, writers If-Match. `idempotent`: the
+    Idempotency-Key header is required, not only accepted. `problems`: what this call adds to those that every call can
+    answer. `writes` is set by the method it is declared for.
+    """
+
+    summary: str
+    scope: str
+    body: type[msgspec.Struct] | None = None
+    query: type[msgspec.Struct] = NoQuery
+    answer: Any = None
+    status: int = 200
+    problems: tuple[type[DomainError], ...] = ()
+    secrets: tuple[str, ...] = ()
+    conditional: bool = False
+    idempotent: bool = False
+    writes: bool = False
