@@ -1,6 +1,6 @@
 """The secrets of an installation: made once, each in a file of its own that only the calling user can read.
 
-Invariant: a secret that exists is never replaced. With a new master key every payload of the old one would be lost.
+Invariant: a secret is never replaced. With another master key, every payload of the old one would be lost.
 """
 
 import base64
@@ -23,27 +23,30 @@ class Secrets:
 
 
 def ensure(folder: Path, *, fresh: bool) -> Secrets:
-    """Read the secrets in `folder`; when `fresh`, make the missing ones. Raises EmbeddedError when one is lost."""
+    """Read the secrets in `folder` and make those that are missing.
+
+    Raises EmbeddedError when the master key is missing although the installation is not `fresh`.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
-    secret_key = _ensure(folder / "SECRET_KEY", secrets.token_urlsafe(48), fresh)
-    master_key = _ensure(folder / "MASTER_KEY", base64.b64encode(secrets.token_bytes(32)).decode(), fresh)
-    passwords = {}
-    for role in ROLES:
-        if role.login:  # these can be set anew at any time
-            passwords[role.name] = _ensure(
-                folder / f"{role.name}.password", secrets.token_urlsafe(32), True
-            ).read_text()
-    return Secrets(secret_key, master_key, passwords)
-
-
-def _ensure(path: Path, value: str, may_make: bool) -> Path:
-    if path.exists():
-        return path
-    if not may_make:
+    master_key = folder / "MASTER_KEY"
+    if not fresh and not master_key.exists():
         raise EmbeddedError(
-            f"{path} is missing, and what is stored cannot be read without it. Restore it from your backup."
+            f"{master_key} is missing. Restore it from your backup: nothing stored can be read without it."
         )
-    write_private(path, value)
+    _ensure(master_key, base64.b64encode(secrets.token_bytes(32)).decode())
+    # The others can be made anew at any time: sessions end, and the database roles follow.
+    secret_key = _ensure(folder / "SECRET_KEY", secrets.token_urlsafe(48))
+    passwords = {role.name: folder / f"{role.name}.password" for role in ROLES if role.login}
+    return Secrets(
+        secret_key_file=secret_key,
+        master_key_file=master_key,
+        role_passwords={name: _ensure(path, secrets.token_urlsafe(32)).read_text() for name, path in passwords.items()},
+    )
+
+
+def _ensure(path: Path, value: str) -> Path:
+    if not path.exists():
+        write_private(path, value)
     return path
 
 

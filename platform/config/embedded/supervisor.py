@@ -44,7 +44,16 @@ GRANIAN: Final = (
 WEB: Final = (*GRANIAN, "wsgi", "config.wsgi:application", "--workers", "2", "--blocking-threads", "8")
 WAITS: Final = (*GRANIAN, "asgi", "config.asgi:application", "--workers", "1")
 CELERY: Final = ("celery", "-A", "config")
-WORKER: Final = (*CELERY, "worker", "--concurrency", "2", "--without-gossip", "--without-mingle", "--loglevel", "WARNING")
+WORKER: Final = (
+    *CELERY,
+    "worker",
+    "--concurrency",
+    "2",
+    "--without-gossip",
+    "--without-mingle",
+    "--loglevel",
+    "WARNING",
+)
 SCHEDULER: Final = (*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING")
 # Given by the user or by us; no process inherits more of them than it needs.
 PRIVATE: Final = ("DATABASE_URL", "OWNER_DATABASE_URL", "VAULT_DATABASE_URL", "VAULT_OWNER_DATABASE_URL", "BROKER_URL")
@@ -196,14 +205,13 @@ class Supervisor:
     def _environment(self, kept: Secrets, main: Cluster, vault: Cluster, broker: str) -> dict[str, str]:
         """What every process of the application is given: nothing that lets it become more than the app role."""
         environment = {name: value for name, value in self.given.items() if name not in PRIVATE}
-        for name, path in (("SECRET_KEY", kept.secret_key_file), ("MASTER_KEY", kept.master_key_file)):
-            if name not in environment:
-                environment.setdefault(f"{name}_FILE", str(path))
         environment.setdefault("BASE_URL", self.url)
         environment.setdefault("WAITS_URL", f"http://127.0.0.1:{self.waits_port}")
         return environment | {
             ENVIRONMENT_VARIABLE: "config.settings",
             "DATA_DIR": str(self.home.folder),
+            "SECRET_KEY_FILE": str(kept.secret_key_file),
+            "MASTER_KEY_FILE": str(kept.master_key_file),
             "DATABASE_URL": main.app,
             "VAULT_DATABASE_URL": vault.app,
             "BROKER_URL": broker,
