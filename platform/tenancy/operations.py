@@ -18,11 +18,13 @@ from kernel.actor import Actor
 from kernel.errors import DomainError, FieldError, Invalid, NotFound
 from tenancy import auth
 from tenancy.models import Agent, ApiKey, Member, Project, Role, Tenant, User
-from tenancy.queries import SCOPES
+from tenancy.queries import ROLE_ACTIONS, SCOPES
 
 _SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 MAX_NAME: Final = 120
 MAX_OVERLAP: Final = timedelta(days=30)
+# What reaches beyond any one agent or project, and is therefore not for a key that is bound to one.
+TENANT_WIDE: Final = frozenset({"members:write", "keys:write", "projects:write"})
 
 
 class SlugTaken(DomainError):
@@ -123,10 +125,19 @@ def add_member(
     return row
 
 
-def change_roles(*, tenant: UUID, member_id: UUID, roles: Collection[str], actor: Actor, now: datetime) -> Member:
-    """Replace a member's roles. Raises LastOwner when no owner would be left."""
+def change_roles(
+    *,
+    tenant: UUID,
+    member_id: UUID,
+    roles: Collection[str],
+    actor: Actor,
+    now: datetime,
+    within: Collection[str] | None = None,
+) -> Member:
+    """Replace a member's roles. Raises LastOwner when no owner would be left, and ScopeTooWide as for keys."""
     wanted = _roles(roles)
     row = _locked_member(member_id)
+    _grantable(frozenset().union(*(ROLE_ACTIONS[role] for role in wanted)), within)
     if row.roles != wanted:
         before, row.roles = row.roles, wanted
         if Role.OWNER not in wanted:
@@ -160,8 +171,10 @@ def issue_key(
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
         raise _invalid("scopes", f"Unknown scope {unknown[0]!r}." if unknown else "Name at least one scope.")
-    if within is not None and not set(scopes) <= set(within):
-        raise ScopeTooWide(f"You may not give {sorted(set(scopes) - set(within))[0]!r}.")
+    _grantable(scopes, within)
+    wide = sorted(TENANT_WIDE & set(scopes))
+    if wide and (agent_id is not None or project_ids is not None):
+        raise _invalid("scopes", f"A key that is bound to an agent or to projects cannot hold {wide[0]!r}.")
     if expires_at is not None and expires_at <= now:
         raise _invalid("expires_at", "The expiry must lie in the future.")
     if agent_id is not None and not Agent.objects.filter(id=agent_id).exists():
@@ -188,11 +201,23 @@ def issue_key(
     return IssuedKey(key=row, secret=secret)
 
 
-def rotate_key(*, tenant: UUID, key_id: UUID, overlap: timedelta, actor: Actor, now: datetime) -> IssuedKey:
-    """A successor with the same powers; the old key goes on for `overlap` (at most 30 days). Raises KeyNotActive."""
+def rotate_key(
+    *,
+    tenant: UUID,
+    key_id: UUID,
+    overlap: timedelta,
+    actor: Actor,
+    now: datetime,
+    within: Collection[str] | None = None,
+) -> IssuedKey:
+    """A successor with the same powers; the old key goes on for `overlap` (at most 30 days).
+
+    Raises KeyNotActive, and ScopeTooWide when the key may do more than `within`: its caller would gain its powers.
+    """
     if not timedelta(0) <= overlap <= MAX_OVERLAP:
         raise _invalid("overlap", f"The overlap may be 0 to {MAX_OVERLAP.days} days.")
     old = _active_key(key_id, now)
+    _grantable(old.scopes, within)
     prefix, secret, digest = auth.new_credential()
     new = ApiKey(
         prefix=prefix,
@@ -224,6 +249,11 @@ def revoke_key(*, tenant: UUID, key_id: UUID, actor: Actor, now: datetime) -> Ap
         row.save(update_fields=["revoked_at", "version"])
         _record(tenant, actor, "key.revoked", "key", row.id, {"name": row.name, "prefix": row.prefix}, now)
     return row
+
+
+def _grantable(actions: Collection[str], within: Collection[str] | None) -> None:
+    if within is not None and not set(actions) <= set(within):
+        raise ScopeTooWide(f"You may not give {sorted(set(actions) - set(within))[0]!r}.")
 
 
 def _active_key(key_id: UUID, now: datetime) -> ApiKey:
