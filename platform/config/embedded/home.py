@@ -32,7 +32,7 @@ class Running:
 
 class Home:
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+        self.folder = folder.resolve()
         self.services = self.folder / "services"
         self.secrets = self.folder / "secrets"
         self.logs = self.folder / "logs"
@@ -46,6 +46,8 @@ class Home:
             self.folder.mkdir(parents=True)
             self.folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
         self.logs.mkdir(mode=0o700, exist_ok=True)
+
+    def rotate_logs(self) -> None:
         for log in self.logs.glob("*.log"):
             _rotate(log)
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import IO, Final
 
 import psutil
 from django.conf import ENVIRONMENT_VARIABLE
@@ -99,6 +99,7 @@ class Supervisor:
         os.umask(0o077)
         self.home.make()
         self._take_lock()
+        self.home.rotate_logs()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         try:
@@ -269,17 +270,19 @@ class Supervisor:
             cwd=self.home.folder,
             env={**environment, "SMRITI_API_KEY": key},
         )
-        watchdog = threading.Timer(SAMPLE_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
-        watchdog.start()
-        try:
-            for line in process.stdout or ():
-                self._say(f"    {line.rstrip()}", bare=True)
-            if process.wait() == 0:
-                self.home.sample_done.touch()
-            else:
-                self._say("The sample agent failed; it runs again with the next start")
-        finally:
-            watchdog.cancel()
+        shown = threading.Thread(target=self._show, args=(process.stdout,), daemon=True)
+        shown.start()
+        deadline = time.monotonic() + SAMPLE_SECONDS
+        while process.poll() is None:
+            self._restart_ended()
+            if time.monotonic() > deadline:
+                os.killpg(process.pid, signal.SIGKILL)
+            time.sleep(0.1)
+        shown.join(5)
+        if process.returncode == 0:
+            self.home.sample_done.touch()
+        else:
+            self._say("The sample agent failed; it runs again with the next start")
 
     # ---- supervision
 
@@ -364,6 +367,10 @@ class Supervisor:
 
     def _log(self, name: str) -> Path:
         return self.home.logs / f"{name}.log"
+
+    def _show(self, output: IO[str]) -> None:
+        for line in output:
+            self._say(f"    {line.rstrip()}", bare=True)
 
     def _say(self, text: str, *, bare: bool = False) -> None:
         # Whoever read our output may be gone; that is no reason to take the platform down.
