@@ -28,9 +28,9 @@ class EventIn(Struct, forbid_unknown_fields=True):
     step: Identifier | None = None
     occurred_at: Annotated[datetime, Meta(tz=True)] | None = None
     labels: Labels | None = None
-    input: Raw = Raw()
-    output: Raw = Raw()
-    payload: Raw = Raw()
+    input: Raw = field(default_factory=Raw)
+    output: Raw = field(default_factory=Raw)
+    payload: Raw = field(default_factory=Raw)
     usage: Usage | None = None
     trace_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] | None = None
     span_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")] | None = None
@@ -39,8 +39,8 @@ class EventIn(Struct, forbid_unknown_fields=True):
 class CheckpointIn(Struct, forbid_unknown_fields=True):
     """The whole state (an object), or a patch (RFC 6902) from the state at the presented head. Exactly one."""
 
-    state: Raw = Raw()
-    patch: Raw = Raw()
+    state: Raw = field(default_factory=Raw)
+    patch: Raw = field(default_factory=Raw)
 
 
 class ErrorIn(Struct, forbid_unknown_fields=True):
@@ -51,13 +51,13 @@ class ErrorIn(Struct, forbid_unknown_fields=True):
 
 class StepResultIn(Struct, forbid_unknown_fields=True):
     outcome: Literal["succeeded", "failed"]
-    output: Raw = Raw()
+    output: Raw = field(default_factory=Raw)
     error: ErrorIn | None = None
 
 
 class RunResultIn(Struct, forbid_unknown_fields=True):
     outcome: Literal["completed", "failed"]
-    output: Raw = Raw()
+    output: Raw = field(default_factory=Raw)
 
 
 class StepIn(Struct, forbid_unknown_fields=True):
@@ -94,7 +94,7 @@ class RunIn(Struct, forbid_unknown_fields=True):
     task_id: Text | None = None
     labels: Labels = {}
     versions: Labels = {}
-    input: Raw = Raw()
+    input: Raw = field(default_factory=Raw)
 
 
 class ClaimIn(Struct, forbid_unknown_fields=True):

@@ -32,7 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = getattr(config.option, "numprocesses", None)
     if hasattr(config, "workerinput") or not workers:
         worker = getattr(config, "workerinput", {}).get("workerid", "main")
-        os.environ["DATABASE_URL"] = clone(os.environ["SMRITI_TEST_ADMIN_URL"], f"smriti_{worker}")
+        name = f"smriti_{worker}"
+        os.environ["DATABASE_URL"] = clone(os.environ["SMRITI_TEST_ADMIN_URL"], name)
+        from django.db import connections
+
+        # A worker inherits the settings module's name, so pytest-django may have loaded the template's URL already.
+        connections.settings["default"]["NAME"] = name
     from django.conf import settings
 
     # A slow hash is a feature for people and a cost for a thousand tests.

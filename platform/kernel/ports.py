@@ -4,11 +4,16 @@ from typing import Protocol
 from uuid import UUID
 
 
+class Corrupt(Exception):
+    """Sealed bytes do not open: changed, moved, or sealed under another key."""
+
+
 class PayloadCodec(Protocol):
     """Seals bytes for a tenant under its common data key. `context` binds the ciphertext to its place."""
 
     def seal(self, *, tenant: UUID, context: bytes, plaintext: bytes) -> bytes: ...
 
+    # Raises Corrupt.
     def open(self, *, tenant: UUID, context: bytes, blob: bytes) -> bytes: ...
 
 

@@ -18,6 +18,7 @@ from uuid import UUID
 import zstandard
 from cryptography.exceptions import InvalidTag
 
+from kernel.ports import Corrupt
 from privacy import keys
 from privacy.keys import DataKey
 
@@ -27,10 +28,6 @@ _COMPRESS_FROM: Final = 96  # bytes; below it zstd's own frame costs more than i
 MAX_BODY: Final = 64 * 1024 * 1024  # bytes; a frame that claims more is not ours
 
 _local = threading.local()
-
-
-class Corrupt(Exception):
-    """Sealed bytes do not open: changed, moved, or sealed under another key."""
 
 
 @dataclass(frozen=True, slots=True)

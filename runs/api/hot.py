@@ -4,7 +4,6 @@ Each translates in, makes one domain call and translates out.
 """
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -15,37 +14,44 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from kernel import clock, codec, errors
-from kernel.errors import BadCall, DomainError, FieldError, NotFound
+from kernel.errors import NotFound
+from kernel.rest import requests
+from kernel.rest.endpoints import Endpoint, NoQuery
+from kernel.rest.problems import MethodNotAllowed
+from kernel.rest.schema import describe
+from privacy.guard import CredentialRefused
+from privacy.operations import SubjectErased
 from runs import operations, queries
+from runs.api.answers import (
+    CheckpointAnswer,
+    CommitAnswer,
+    EventsAnswer,
+    EventsQuery,
+    Heartbeat,
+    RunCreated,
+    Work,
+)
+from runs.operations.commit import InvalidCommit
+from runs.operations.create import InvalidRun
+from runs.operations.refusals import (
+    LeaseExpired,
+    LeaseLost,
+    PlanConflict,
+    RunFinished,
+    StaleEpoch,
+    StaleHead,
+    StepsOpen,
+)
+from runs.patch import PatchConflict
 from runs.wire import ClaimIn, CommitIn, HeartbeatIn, RunIn
 from tenancy import auth
 from tenancy import queries as tenancy
 from tenancy.queries import Principal
 
-MAX_KEY: Final = 255
-MAX_PAGE: Final = 1000
 _SMALL_BODY: Final = 16 * 1024
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 View = Callable[..., HttpResponseBase]
-
-
-class UnsupportedMediaType(DomainError):
-    code = "unsupported_media_type"
-    status = 415
-    title = "Send application/json"
-
-
-class IdempotencyKeyMissing(DomainError):
-    code = "idempotency_key_required"
-    status = 400
-    title = "An Idempotency-Key header is required"
-
-
-class MethodNotAllowed(DomainError):
-    code = "method_not_allowed"
-    status = 405
-    title = "Method not allowed"
 
 
 def hot(method: str, action: str) -> Callable[[View], View]:
@@ -71,25 +77,37 @@ def hot(method: str, action: str) -> Callable[[View], View]:
     return decorate
 
 
+@describe("POST", Endpoint(
+    summary="Start a run", scope="runs:write", body=RunIn, answer=RunCreated, status=201, idempotent=True,
+    problems=(InvalidRun, CredentialRefused, SubjectErased),
+))  # fmt: skip
 @hot("POST", "runs:write")
 def create(request: HttpRequest, principal: Principal) -> HttpResponse:
-    key, body = _idempotency_key(request), _body(request, settings.REQUEST_BODY_LIMIT)
+    """Create a run with its plan. `steps` stand in an order in which each depends only on steps before it."""
+    key, body = requests.idempotency_key(request, required=True), _body(request)
     created = operations.create_run(
-        tenant=principal.tenant_id, principal=principal,
-        request=codec.decode_as(body, RunIn, max_bytes=settings.REQUEST_BODY_LIMIT), body=body, idempotency_key=key,
-        now=clock.now(),
+        tenant=principal.tenant_id, principal=principal, request=codec.decode_as(body, RunIn, max_bytes=len(body)), body=body,
+        idempotency_key=key or "", now=clock.now(),
     )  # fmt: skip
     response = _json({"id": created.run_id}, status=201)
     response["Location"] = f"/api/v1/runs/{created.run_id}"
     return response
 
 
+@describe("POST", Endpoint(
+    summary="Commit a transition of a run", scope="runs:write", body=CommitIn, answer=CommitAnswer, idempotent=True,
+    problems=(
+        InvalidCommit, StaleEpoch, LeaseExpired, StaleHead, RunFinished, PatchConflict, PlanConflict, StepsOpen,
+        CredentialRefused, SubjectErased,
+    ),
+))  # fmt: skip
 @hot("POST", "runs:write")
 def commit(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResponse:
-    key, body = _idempotency_key(request), _body(request, settings.REQUEST_BODY_LIMIT)
+    """Events, a change of the state, a step's result, new steps and the run's end, in one transaction: all or nothing."""
+    key, body = requests.idempotency_key(request, required=True), _body(request)
     done = operations.commit(
         tenant=principal.tenant_id, principal=principal, run_id=run_id,
-        request=codec.decode_as(body, CommitIn, max_bytes=settings.REQUEST_BODY_LIMIT), body=body, idempotency_key=key,
+        request=codec.decode_as(body, CommitIn, max_bytes=len(body)), body=body, idempotency_key=key or "",
     )  # fmt: skip
     return _json(
         {
@@ -99,49 +117,62 @@ def commit(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResp
     )  # fmt: skip
 
 
+@describe("POST", Endpoint(summary="Take a step to work on", scope="work:claim", body=ClaimIn, answer=Work))
 @hot("POST", "work:claim")
 def claim(request: HttpRequest, principal: Principal) -> HttpResponse:
-    body = _body(request, _SMALL_BODY)
+    """Lease the most urgent runnable step to a worker. 204 when there is nothing to do now."""
+    body = requests.json_body(request, max_bytes=_SMALL_BODY)
     work = operations.claim(
         tenant=principal.tenant_id, principal=principal, request=codec.decode_as(body, ClaimIn, max_bytes=_SMALL_BODY)
     )
     if work is None:
         return HttpResponse(status=204)
+    chosen = {
+        name: orjson.Fragment(bytes(value)) for name, value in _members.decode(work.creation).items() if name != "steps"
+    }
     return _json(
         {
             "lease": work.lease, "epoch": work.epoch, "expires_at": work.expires_at,
             "step": {"name": work.step, "attempt": work.attempt, "max_attempts": work.max_attempts},
             "run": {
                 "id": work.run_id, "workflow": work.workflow, "workflow_version": work.workflow_version,
-                "agent_version": work.agent_version, "head": work.head, "last_seq": work.last_seq,
-                **{name: orjson.Fragment(bytes(value)) for name, value in _members.decode(work.creation).items() if name != "steps"},
+                "agent_version": work.agent_version, "head": work.head, "last_seq": work.last_seq, **chosen,
             },
             "resumed": work.attempt > 1,
         }
     )  # fmt: skip
 
 
+@describe("POST", Endpoint(
+    summary="Keep a lease", scope="work:claim", body=HeartbeatIn, answer=Heartbeat, problems=(LeaseLost,)
+))  # fmt: skip
 @hot("POST", "work:claim")
 def heartbeat(request: HttpRequest, principal: Principal, lease: UUID) -> HttpResponse:
-    body = _body(request, _SMALL_BODY)
-    expires_at: datetime = operations.heartbeat(
+    """Extend a lease that is still held. `lease_lost`: stop working on the step; another worker has it, or the run is over."""
+    body = requests.json_body(request, max_bytes=_SMALL_BODY)
+    expires_at = operations.heartbeat(
         tenant=principal.tenant_id, principal=principal, lease=lease,
         request=codec.decode_as(body, HeartbeatIn, max_bytes=_SMALL_BODY),
     )  # fmt: skip
     return _json({"expires_at": expires_at})
 
 
+@describe("GET", Endpoint(summary="Read a run's log", scope="runs:read", query=EventsQuery, answer=EventsAnswer))
 @hot("GET", "runs:read")
 def events(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResponse:
+    """Events after a sequence number, in order, with their payloads and digests. `next_after` is null at the end."""
+    query = requests.query(request, EventsQuery)
     page = queries.events_for_key(
-        tenant=principal.tenant_id, principal=principal, run_id=run_id, after=_number(request, "after", 0, 0, 2**53),
-        limit=_number(request, "limit", 100, 1, MAX_PAGE),
-    )  # fmt: skip
+        tenant=principal.tenant_id, principal=principal, run_id=run_id, after=query.after, limit=query.limit
+    )
     return _json({"items": [event.as_json() for event in page.rows], "last_seq": page.last_seq, "next_after": page.next_after})
 
 
+@describe("GET", Endpoint(summary="Read the newest state", scope="runs:read", answer=CheckpointAnswer))
 @hot("GET", "runs:read")
 def latest_checkpoint(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResponse:
+    """The newest state that opens. `skipped` names newer versions whose stored bytes are damaged."""
+    requests.query(request, NoQuery)
     view = queries.latest_checkpoint(tenant=principal.tenant_id, principal=principal, run_id=run_id)
     if not view.version:
         raise NotFound("This run has no checkpoint yet.")
@@ -162,31 +193,6 @@ def _json(value: object, status: int = 200) -> HttpResponse:
     return HttpResponse(codec.dumps(value), content_type="application/json", status=status)
 
 
-def _body(request: HttpRequest, limit: int) -> bytes:
-    if request.content_type != "application/json":
-        raise UnsupportedMediaType("The body is JSON: send Content-Type: application/json.")
-    try:
-        announced = int(request.META.get("CONTENT_LENGTH") or 0)
-    except ValueError as error:
-        raise BadCall("The Content-Length is not a number.") from error
-    if announced > limit:
-        raise errors.TooLarge(limit)
-    return request.body
-
-
-def _idempotency_key(request: HttpRequest) -> str:
-    key: str = request.META.get("HTTP_IDEMPOTENCY_KEY", "")
-    if not 1 <= len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
-        message = f"Send an Idempotency-Key of 1 to {MAX_KEY} printable ASCII characters; repeat it when you repeat the request."
-        raise IdempotencyKeyMissing(message, fields=(FieldError("Idempotency-Key", "invalid", message, MAX_KEY),))
-    return key
-
-
-def _number(request: HttpRequest, name: str, default: int, least: int, most: int) -> int:
-    text = request.GET.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 17 and least <= int(text) <= most):
-        message = f"{name} is a whole number from {least} to {most}."
-        raise errors.Invalid(message, fields=(FieldError(name, "out_of_range", message, most),))
-    return int(text)
+def _body(request: HttpRequest) -> bytes:
+    limit: int = settings.REQUEST_BODY_LIMIT
+    return requests.json_body(request, max_bytes=limit)

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from runs.api import hot
+from runs.api import hot, views
 
 HOT = [
     path("runs/<uuid:run_id>/commit", hot.commit),
@@ -12,4 +12,11 @@ HOT = [
     path("runs/<uuid:run_id>/events", hot.events),
 ]
 
-urlpatterns = [*HOT, path("runs", hot.create)]
+urlpatterns = [
+    *HOT,
+    path("runs", views.runs),
+    path("runs/<uuid:run_id>", views.RunView.as_view()),
+    path("runs/<uuid:run_id>/resume", views.ResumeView.as_view()),
+    path("runs/<uuid:run_id>/cancel", views.CancelView.as_view()),
+    path("runs/<uuid:run_id>/verify", views.VerifyView.as_view()),
+]

@@ -9,9 +9,10 @@ from runs.queries.checkpoints import (
     checkpoints_page,
     latest_checkpoint,
 )
-from runs.queries.inspect import AttemptRow, RunDetail, StepRow, WaitReason, get_run
+from runs.queries.inspect import AttemptRow, RunDetail, StepRow, WaitReason, get_run, require_visible
 from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs
 from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
+from runs.queries.resume import ResumePlan, resume_plan
 from runs.queries.verify import Verification, verify_run
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "CheckpointView",
     "EventPage",
     "EventRow",
+    "ResumePlan",
     "RunDetail",
     "RunFilter",
     "RunPage",
@@ -37,5 +39,7 @@ __all__ = [
     "get_run",
     "latest_checkpoint",
     "list_runs",
+    "require_visible",
+    "resume_plan",
     "verify_run",
 ]

@@ -10,6 +10,7 @@ from runs.models import Attempt, Run, Step, StepDependency
 from runs.queries import listing
 from runs.queries.listing import RunRow
 from runs.states import RUN_ENDS
+from tenancy.queries import Principal
 
 MAX_ROWS: Final = 500  # steps and attempts shown at once; a run may have 10,000
 
@@ -98,6 +99,17 @@ def get_run(*, tenant: UUID, run_id: UUID, now: datetime) -> RunDetail:
         for step in steps
     ]  # fmt: skip
     return RunDetail(run, rows, attempts, _wait(run, rows, attempts, now))
+
+
+def require_visible(*, principal: Principal, run_id: UUID) -> None:
+    """Raise NotFound unless the run is one that a bound key may see."""
+    runs = Run.objects.filter(id=run_id)
+    if principal.agent_id is not None:
+        runs = runs.filter(agent_id=principal.agent_id)
+    if principal.project_ids is not None:
+        runs = runs.filter(project_id__in=principal.project_ids)
+    if not runs.exists():
+        raise NotFound("There is no such run.")
 
 
 def _wait(run: RunRow, steps: list[StepRow], attempts: list[AttemptRow], now: datetime) -> WaitReason | None:

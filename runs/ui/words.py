@@ -118,7 +118,10 @@ def _failed(detail: RunDetail) -> Why | None:
 
 
 def _spent(step: StepRow) -> str:
-    return gettext("Attempt %(number)s of %(most)s was the last.") % {"number": step.attempts, "most": step.max_attempts}
+    numbers = {"number": step.attempts, "most": step.max_attempts}
+    if step.attempts < step.max_attempts:
+        return gettext("Attempt %(number)s of %(most)s failed for good, so the others were not tried.") % numbers
+    return gettext("All attempts failed, %(number)s of %(most)s.") % numbers
 
 
 def _checked(detail: RunDetail) -> str:

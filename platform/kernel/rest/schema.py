@@ -114,6 +114,8 @@ def describe(method: str, spec: Endpoint) -> Callable[[View], View]:
         operation.endpoint = dataclasses.replace(spec, writes=method != "GET")  # type: ignore[attr-defined]
         known = getattr(view, "cls", APIView)
         view.cls = type(f"{view.__name__}_facade", (known,), {method.lower(): operation})  # type: ignore[attr-defined]
+        view.initkwargs = {}  # type: ignore[attr-defined]
+        view.initkwargs = {}  # type: ignore[attr-defined]  # the walker looks there for overrides
         return view
 
     return attach

@@ -5,11 +5,13 @@ import kernel.context
 import kernel.ids
 from django.db import migrations, models
 
+from kernel import roles
 from kernel.rls import TenantTable
 
 
 # Each answers the stored key, or stores the fresh one that the caller offers: whoever comes first decides.
-FUNCTIONS = """
+FUNCTIONS = f"""
+grant select on django_migrations to {roles.APP};
 create function vault_tenant_key(p_tenant uuid, p_fresh bytea) returns bytea language plpgsql as $$
 declare
     v_wrapped bytea;

@@ -1,0 +1,94 @@
+"""The routes of runs that are not hot."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+
+from kernel.rest.views import ApiView, Context, endpoint
+from runs import operations, queries
+from runs.api import hot
+from runs.api.answers import (
+    CancelIn,
+    ResumeAnswer,
+    RunAnswer,
+    RunsAnswer,
+    RunsQuery,
+    VerifyAnswer,
+)
+from runs.operations.refusals import RunFinished
+from runs.queries import RunFilter
+
+
+class RunsList(ApiView):
+    @endpoint(summary="List runs", scope="runs:read", query=RunsQuery, answer=RunsAnswer)
+    def get(self, call: Context) -> Any:
+        """Newest first. A key that is bound to an agent or to projects sees theirs."""
+        query: RunsQuery = call.query
+        filters = RunFilter(
+            status=tuple(query.status), workflow=query.workflow, agent=query.agent, project=query.project,
+            created_from=query.created_from, created_to=query.created_to, agent_id=call.principal.agent_id,
+            projects=call.principal.project_ids,
+        )  # fmt: skip
+        page = queries.list_runs(tenant=call.tenant, filters=filters, cursor=query.cursor, limit=query.limit)
+        return {
+            "items": page.rows, "next_cursor": page.next_cursor, "total": page.total, "total_capped": page.total_capped,
+        }  # fmt: skip
+
+
+class RunView(ApiView):
+    @endpoint(summary="Read a run", scope="runs:read", answer=RunAnswer)
+    def get(self, call: Context, run_id: UUID) -> Any:
+        """The run with its steps, attempts, and what it waits for."""
+        queries.require_visible(principal=call.principal, run_id=run_id)
+        found = queries.get_run(tenant=call.tenant, run_id=run_id, now=call.now)
+        return {
+            "run": found.run,
+            "steps": [{name: getattr(step, name) for name in _STEP} for step in found.steps],
+            "attempts": [{"lease": row.id} | {name: getattr(row, name) for name in _ATTEMPT} for row in found.attempts],
+            "wait": found.wait,
+        }
+
+
+class ResumeView(ApiView):
+    @endpoint(summary="Ask how to resume a run", scope="runs:read", answer=ResumeAnswer)
+    def post(self, call: Context, run_id: UUID) -> Any:
+        """The verified checkpoint, what happened since, and what comes next. Changes nothing: the plan is carried out by claiming."""
+        queries.require_visible(principal=call.principal, run_id=run_id)
+        return queries.resume_plan(tenant=call.tenant, run_id=run_id, now=call.now)
+
+
+class CancelView(ApiView):
+    @endpoint(summary="Cancel a run", scope="runs:operate", body=CancelIn, answer=None, status=204, problems=(RunFinished,))
+    def post(self, call: Context, run_id: UUID) -> None:
+        """End a run now. Its workers are refused from here on; the reason is kept, sealed."""
+        queries.require_visible(principal=call.principal, run_id=run_id)
+        operations.cancel_run(tenant=call.tenant, run_id=run_id, reason=call.body.reason, actor=call.actor, now=call.now)
+
+
+class VerifyView(ApiView):
+    @endpoint(summary="Verify a run's log", scope="runs:read", answer=VerifyAnswer)
+    def get(self, call: Context, run_id: UUID) -> Any:
+        """Recompute the chain from what is stored. The byte layout is published: anyone with the log can do the same."""
+        queries.require_visible(principal=call.principal, run_id=run_id)
+        return queries.verify_run(tenant=call.tenant, run_id=run_id)
+
+
+_STEP = (
+    "name", "status", "depends_on", "queue", "priority", "attempts", "max_attempts", "due_at", "started_at", "ended_at",
+)  # fmt: skip
+_ATTEMPT = ("step", "number", "epoch", "worker", "claimed_at", "heartbeat_at", "expires_at", "ended_at", "outcome")
+
+_list: Callable[..., HttpResponseBase] = RunsList.as_view()
+
+
+@csrf_exempt
+def runs(request: HttpRequest) -> HttpResponseBase:
+    """One address, two ways: starting a run is typed like the hot paths, listing is not."""
+    return hot.create(request) if request.method == "POST" else _list(request)
+
+
+runs.initkwargs = {}  # type: ignore[attr-defined]
+runs.cls = type("Runs", (RunsList,), {"post": hot.create.cls.post})  # type: ignore[attr-defined]  # what the document shows
