@@ -160,4 +160,5 @@ def explain_parameter(error: msgspec.ValidationError) -> Invalid:
     assert place is not None
     code, message, limit, name = _rule(place["what"])
     path = pointer(name if name is not None else _names(place["path"] or "$")[0])[1:]
+    message = message.replace("field", "parameter")
     return Invalid(f"{path}: {message}", fields=(FieldError(path=path, code=code, message=message, limit=limit),))

@@ -18,8 +18,8 @@ class Endpoint:
 
     `scope`: the action that the principal needs. `secrets`: members of the answer that are shown once and left out of
     replays. `conditional`: the answer has an ETag; readers may send If-None-Match, writers If-Match. `idempotent`: the
-    Idempotency-Key header is required, not only accepted. `problems`: what this call adds to those that every call can
-    answer. `writes` is set by the method it is declared for.
+    Idempotency-Key header is required, not only accepted. `may_be_empty`: 204 when there is nothing to answer.
+    `problems`: what this call adds to those that every call can answer. `writes` is set by the method.
     """
 
     summary: str
@@ -32,4 +32,5 @@ class Endpoint:
     secrets: tuple[str, ...] = ()
     conditional: bool = False
     idempotent: bool = False
+    may_be_empty: bool = False
     writes: bool = False

@@ -189,6 +189,8 @@ def _responses(spec: Endpoint, problems: list[type[DomainError]]) -> Any:
         found[spec.status] = OpenApiResponse(description="Done.")
     else:
         found[spec.status, "application/json"] = OpenApiResponse(reference(spec.answer), description="")
+    if spec.may_be_empty:
+        found[204] = OpenApiResponse(description="There is nothing.")
     if spec.conditional and not spec.writes:
         found[304] = OpenApiResponse(description="Unchanged.")
     by_status: dict[int, list[type[DomainError]]] = defaultdict(list)

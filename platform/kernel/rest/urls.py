@@ -1,8 +1,8 @@
 from django.urls import path
 
-from kernel.rest.docs import DocsView, SchemaView
+from kernel.rest import docs
 
 urlpatterns = [
-    path("openapi.json", SchemaView.as_view(), name="openapi"),
-    path("docs", DocsView.as_view(), name="api-docs"),
+    path("openapi.json", docs.openapi, name="openapi"),
+    path("docs", docs.page, name="api-docs"),
 ]

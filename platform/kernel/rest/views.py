@@ -55,13 +55,14 @@ class Context:
     query: Any
     request: HttpRequest
 
-    def require_match(self, current: object) -> None:
-        """Refuse the write when `If-Match` names something else than `current`, the answer that a reader got."""
-        conditions.require_match(self.request, msgspec.json.encode(current))
+    def require_match(self, current: Callable[[], object]) -> None:
+        """Refuse the write when `If-Match` names something else than `current`, the answer that a reader gets."""
+        if "HTTP_IF_MATCH" in self.request.META:
+            conditions.require_match(self.request, msgspec.json.encode(current()))
 
 
 class Created(msgspec.Struct):
-    """An answer with status 201 and a Location."""
+    """An answer with a Location."""
 
     value: Any
     location: str
