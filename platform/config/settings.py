@@ -141,7 +141,8 @@ ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"
-ACCOUNT_ADAPTER = "tenancy.ui.adapter.ClosedDoor"
+ACCOUNT_ADAPTER = "tenancy.ui.account.ClosedDoor"
+ACCOUNT_FORMS = {"login": "tenancy.ui.account.SignIn", "change_password": "tenancy.ui.account.ChangePassword"}
 ACCOUNT_SESSION_REMEMBER = False
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/t/"
@@ -205,12 +206,8 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "OAS_VERSION": "3.1.1",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVERS": [{"url": BASE_URL}],
-    "SERVE_INCLUDE_SCHEMA": False,
     "ENABLE_DJANGO_DEPLOY_CHECK": False,
     "POSTPROCESSING_HOOKS": ["kernel.rest.schema.finish"],
-    "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
-    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False},
 }
 
 CELERY_BROKER_URL = BROKER_URL

@@ -61,8 +61,8 @@ def word(state: str) -> str:
 
 @register.simple_tag
 def when(moment: datetime | None, form: str = "full") -> SafeString | str:
-    """A `<time>`: `full` with date and zone, `near` without the date when it is today, `list` short for a list that names the
-    zone, `clock` the time alone, `day` the date. UTC is in the title."""
+    """A `<time>`: `full` with date and zone, `near` without the date when it is today, `list` and `log` short for a list
+    that names the zone, `clock` the time alone, `day` the date. UTC is in the title."""
     if moment is None:
         return ""
     zone = timezone.get_current_timezone()
@@ -71,6 +71,8 @@ def when(moment: datetime | None, form: str = "full") -> SafeString | str:
             shown = text.clock_time(moment, zone)
         case "list":
             shown = text.list_time(moment, zone, today=datetime.now(UTC))
+        case "log":
+            shown = text.list_time(moment, zone, today=datetime.now(UTC), seconds=True)
         case "day":
             shown = text.day_text(moment.astimezone(zone))
         case "near":
@@ -194,6 +196,12 @@ def field(bound: BoundField, **attributes: str) -> dict[str, Any]:
 def choices(bound: BoundField, notes: Mapping[str, str] | None = None) -> dict[str, Any]:
     """A group of checkboxes or radio buttons, each with a note in small print."""
     return {"field": bound, "options": [(option, (notes or {}).get(str(option.data["value"]), "")) for option in bound]}
+
+
+@register.filter
+def wide(body: str | None) -> bool:
+    """Whether a value needs a line of its own."""
+    return len(body or "") > 40
 
 
 @register.filter

@@ -13,7 +13,7 @@ _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
 def duration(span: timedelta) -> str:
-    """Two units at most, none of them zero-padded away: `3 d 4 h`, `2 h 36 min`, `1 min 52 s`, `58 s`, `1.4 s`, `210 ms`."""
+    """Two units at most: `3 d 4 h`, `2 h 36 min`, `2 min 04 s`, `58 s`, `1.4 s`, `210 ms`."""
     seconds = max(0.0, span.total_seconds())
     if seconds < 1:
         return _unit(f"{round(seconds * 1000)}", pgettext("milliseconds", "ms"))
@@ -23,26 +23,27 @@ def duration(span: timedelta) -> str:
     if whole < 60:
         return _unit(whole, pgettext("seconds", "s"))
     if whole < 3600:
-        return _pair(whole // 60, pgettext("minutes", "min"), whole % 60, pgettext("seconds", "s"))
+        rest = f"{whole % 60:02}" if whole % 60 else ""
+        return _pair(whole // 60, pgettext("minutes", "min"), rest, pgettext("seconds", "s"))
     minutes = round(seconds / 60)
     if minutes < 24 * 60:
-        return _pair(minutes // 60, pgettext("hours", "h"), minutes % 60, pgettext("minutes", "min"))
+        return _pair(minutes // 60, pgettext("hours", "h"), minutes % 60 or "", pgettext("minutes", "min"))
     hours = round(seconds / 3600)
-    return _pair(hours // 24, pgettext("days", "d"), hours % 24, pgettext("hours", "h"))
+    return _pair(hours // 24, pgettext("days", "d"), hours % 24 or "", pgettext("hours", "h"))
 
 
 def _unit(value: object, unit: str) -> str:
     return f"{value}{NO_BREAK}{unit}"
 
 
-def _pair(major: int, major_unit: str, minor: int, minor_unit: str) -> str:
+def _pair(major: int, major_unit: str, minor: object, minor_unit: str) -> str:
     return _unit(major, major_unit) + (f"{NO_BREAK}{_unit(minor, minor_unit)}" if minor else "")
 
 
 def grouped(value: int | Decimal) -> str:
     """Indian grouping: `1,284`, `4,12,500.00`."""
     sign, number = ("−", -value) if value < 0 else ("", value)
-    whole, _, fraction = f"{number:f}".partition(".")
+    whole, _, fraction = f"{number:f}".partition(".") if isinstance(number, Decimal) else (str(number), "", "")
     head, tail = whole[:-3], whole[-3:]
     while head:
         head, tail = head[:-2], f"{head[-2:]},{tail}"
@@ -75,14 +76,13 @@ def clock_time(moment: datetime, zone: tzinfo, *, seconds: bool = True) -> str:
     return moment.astimezone(zone).strftime("%H:%M:%S" if seconds else "%H:%M")
 
 
-def list_time(moment: datetime, zone: tzinfo, *, today: datetime) -> str:
-    """`09:12` today, `24 Nov 09:12` this year, `24 Nov 2025` before; for a list that names the zone."""
+def list_time(moment: datetime, zone: tzinfo, *, today: datetime, seconds: bool = False) -> str:
+    """`09:12` today, `24 Nov 09:12` this year, `24 Nov 2025 09:12` before; for a list that names the zone."""
     local, current = moment.astimezone(zone), today.astimezone(zone)
+    text = clock_time(moment, zone, seconds=seconds)
     if local.date() == current.date():
-        return f"{local:%H:%M}"
-    if local.year == current.year:
-        return f"{date_format(local, 'j M')} {local:%H:%M}"
-    return date_format(local, "j M Y")
+        return text
+    return f"{date_format(local, 'j M' if local.year == current.year else 'j M Y')} {text}"
 
 
 def moment_text(moment: datetime, zone: tzinfo, *, today: datetime | None = None, seconds: bool = True) -> str:

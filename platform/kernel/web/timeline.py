@@ -17,6 +17,7 @@ NOW_AT: Final = 92.0
 BAND: Final = 11.0
 BANDS: Final = 33.0
 LABEL_ROOM: Final = 8.0
+PHONE_ROOM: Final = 36.0
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 
 SpanKind = Literal["bar", "pause", "wait"]
@@ -70,7 +71,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A round moment with its place. `minor`: its label is left out where there is little room."""
+    """A round moment with its place. `minor`: its label is left out where there is little room, as on a phone."""
 
     x: float
     at: datetime
@@ -210,7 +211,7 @@ def _ticks(pieces: Sequence[_Piece], live: bool) -> list[Tick]:
     room = sum(p.width for p in pieces if not p.folded)
     step = next((s for s in _STEPS if open_time and s / open_time * room >= LABEL_ROOM * 1.6), _STEPS[-1])
     ticks: list[Tick] = []
-    begin = pieces[0].start
+    begin, major = pieces[0].start, 0.0 if not pieces[0].folded else -PHONE_ROOM
     blocked = [(p.x, p.x + p.width) for p in pieces if p.folded]
     limit = NOW_AT - LABEL_ROOM if live else 100.0 - LABEL_ROOM / 2
     if not pieces[0].folded:
@@ -226,7 +227,9 @@ def _ticks(pieces: Sequence[_Piece], live: bool) -> list[Tick]:
             near = ticks and x - ticks[-1].x < LABEL_ROOM
             hidden = any(left - LABEL_ROOM / 2 < x < right + LABEL_ROOM / 2 for left, right in blocked)
             if not near and not hidden and x <= limit:
-                ticks.append(Tick(round(x, 3), moment, _label(moment, step), False, len(ticks) % 2 == 1))
+                minor = x - major < PHONE_ROOM or x > 100.0 - PHONE_ROOM / 2
+                ticks.append(Tick(round(x, 3), moment, _label(moment, step), False, minor))
+                major = major if minor else x
             moment += timedelta(seconds=step)
     return ticks
 

@@ -32,7 +32,7 @@ class IssueForm(forms.Form):
     agent = forms.ChoiceField(
         label=_("Agent"), required=False, help_text=_("Runs started with this key are recorded as this agent's.")
     )
-    expires = forms.ChoiceField(label=_("Expires"), required=False, choices=LIFETIMES)
+    expires = forms.ChoiceField(label=_("Expires"), required=False, choices=LIFETIMES, initial="90")
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
         widget=forms.CheckboxSelectMultiple,
