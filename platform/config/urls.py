@@ -2,6 +2,7 @@
 
 from django.urls import include, path
 
+from config import health
 from kernel.web import door
 from tenancy.ui.door import enter
 from tenancy.ui.urls import account_urlpatterns
@@ -9,8 +10,12 @@ from tenancy.ui.urls import account_urlpatterns
 door.install(enter)
 
 urlpatterns = [
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
     path("api/v1/", include("kernel.rest.urls")),
     path("api/v1/", include("runs.api.urls")),
+    path("api/v1/", include("tenancy.api.urls")),
+    path("api/v1/", include("audit.api.urls")),
     path("", include("kernel.web.urls")),
     path("", include("tenancy.ui.urls")),
     path("", include("runs.ui.urls")),
