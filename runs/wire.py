@@ -102,6 +102,7 @@ class ClaimIn(Struct, forbid_unknown_fields=True):
     queues: Annotated[list[Identifier], Meta(min_length=1, max_length=32)] = field(default_factory=lambda: ["default"])
     lease_seconds: LeaseSeconds = 30.0
     run_id: str | None = None
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
 class HeartbeatIn(Struct, forbid_unknown_fields=True):

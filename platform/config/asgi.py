@@ -1,9 +1,30 @@
-"""The process for waits and streams."""
+"""The process for waits and streams: what holds a connection open without work to do."""
 
 import os
+from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-from django.core.asgi import get_asgi_application
+import django
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.exception import convert_exception_to_response
 
-application = get_asgi_application()
+django.setup(set_prefix=False)
+
+from config.startup import refuse_unsafe_roles
+
+
+class WaitsHandler(ASGIHandler):
+    def load_middleware(self, is_async: bool = True) -> None:
+        self._view_middleware, self._template_response_middleware, self._exception_middleware = [], [], []
+        self._middleware_chain = convert_exception_to_response(self._get_response_async)
+
+    def create_request(self, scope: Any, body_file: Any) -> Any:
+        request, refusal = super().create_request(scope, body_file)
+        if request is not None:
+            request.urlconf = "config.waits_urls"
+        return request, refusal
+
+
+refuse_unsafe_roles()
+application = WaitsHandler()

@@ -14,6 +14,7 @@ from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 
 django.setup(set_prefix=False)
 
+from config.startup import refuse_unsafe_roles
 from runs.api.urls import HOT
 
 API = "/api/v1/"
@@ -25,6 +26,7 @@ class ApiHandler(WSGIHandler):
         self._middleware_chain = convert_exception_to_response(self._get_response)
 
 
+refuse_unsafe_roles()
 api, pages = ApiHandler(), WSGIHandler()
 
 

@@ -31,6 +31,7 @@ from runs.api.answers import (
     RunCreated,
     Work,
 )
+from runs.operations import Claimed
 from runs.operations.commit import InvalidCommit
 from runs.operations.create import InvalidRun
 from runs.operations.refusals import (
@@ -120,11 +121,18 @@ def commit(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResp
 @describe("POST", Endpoint(summary="Take a step to work on", scope="work:claim", body=ClaimIn, answer=Work))
 @hot("POST", "work:claim")
 def claim(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Lease the most urgent runnable step to a worker. 204 when there is nothing to do now."""
+    """Lease the most urgent runnable step to a worker. 204 when there is nothing to do now.
+
+    The process for waits (`waits_url`) answers the same call and waits up to `wait_seconds` first; here it never waits.
+    """
     body = requests.json_body(request, max_bytes=_SMALL_BODY)
     work = operations.claim(
         tenant=principal.tenant_id, principal=principal, request=codec.decode_as(body, ClaimIn, max_bytes=_SMALL_BODY)
     )
+    return work_answer(work)
+
+
+def work_answer(work: Claimed | None) -> HttpResponse:
     if work is None:
         return HttpResponse(status=204)
     chosen = {

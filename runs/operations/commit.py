@@ -8,11 +8,12 @@ import msgspec
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int4
 
-from kernel import pool
+from kernel import hints, pool
 from kernel.errors import DomainError, FieldError
 from privacy import guard, keys
 from privacy.keys import DataKey
 from runs import patch, sealing
+from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.operations.snapshot import snapshot
 from runs.queries import state as stored
@@ -92,6 +93,8 @@ def commit(
         row = pool.one(COMMIT, params)
         code, first_seq, last_seq, chain, head, run_status, runnable, snapshot_due, detail = row
         if code in ("ok", "replayed"):
+            if runnable and code == "ok":
+                hints.publish(work_hint(tenant))
             if snapshot_due:
                 snapshot(tenant=tenant, run_id=run_id)
             return Committed(first_seq, last_seq, bytes(chain), head, run_status, runnable)

@@ -9,13 +9,14 @@ from django.db import connection
 from django.db.models import F
 
 from audit import operations as audit_ops
-from kernel import context, ids, pool
+from kernel import context, hints, ids, pool
 from kernel import actor as actors
 from kernel.actor import Actor
 from kernel.errors import NotFound
 from privacy import guard, keys
 from runs import sealing
 from runs.models import Anchor, AnchorDue, Run
+from runs.operations.lease import work_hint
 from runs.operations.refusals import RunFinished
 
 # Expired leases of every tenant, the oldest first: ids only.
@@ -33,7 +34,9 @@ def expire_leases(*, limit: int = 1000) -> int:
     """Take every expired lease from its worker; how many. Each is a transaction of its own."""
     taken = 0
     for tenant, lease in pool.rows(EXPIRED, (limit,)):
-        taken += bool(pool.one(EXPIRE, (tenant, lease))[0])
+        if pool.one(EXPIRE, (tenant, lease))[0]:
+            taken += 1
+            hints.publish(work_hint(tenant))
     return taken
 
 

@@ -10,11 +10,12 @@ import orjson
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int4
 
-from kernel import context, ids, pool
+from kernel import context, hints, ids, pool
 from kernel.errors import DomainError, FieldError, Forbidden
 from privacy import guard, keys
 from privacy import operations as privacy_ops
 from runs import sealing
+from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.sealing import RunKey
 from runs.wire import RunIn, StepIn
@@ -82,6 +83,7 @@ def create_run(
         code, created, detail = pool.one(CREATE, params)
         if code in ("ok", "replayed"):
             if code == "ok":
+                hints.publish(work_hint(tenant))
                 sealing.remember(tenant=tenant, run_id=run_id, key=RunKey(place.data_key_id, place.key_epoch))
             return Created(run_id=created, replayed=code == "replayed")
         if code != "subject_changed" or last_try:

@@ -75,6 +75,11 @@ def heartbeat(*, tenant: UUID, principal: Principal, lease: UUID, request: Heart
     return expires_at
 
 
+def work_hint(tenant: UUID) -> str:
+    """The hint that says: this tenant has new work."""
+    return f"work:{tenant}"
+
+
 def _uuid(value: str) -> UUID:
     try:
         return UUID(value)
