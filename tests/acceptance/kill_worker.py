@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-UNITS: Final = 3  # per step
+UNITS: Final = 8  # per step
 STEPS: Final = ("prepare", "left", "right", "finish")
 PATIENCE: Final = 60
 # The step is another worker's, or over. Everything not acknowledged by now will be done by whoever holds it.

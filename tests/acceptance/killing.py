@@ -5,7 +5,6 @@ other. `Campaign.check` fails with the first difference.
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -21,10 +20,11 @@ from tests.acceptance import kill_worker
 from tests.acceptance.kill_worker import Answer, Api, Json
 from tests.acceptance.live import HERE, Live, Platform
 
-OPEN_RUNS: Final = 10  # kept going while there are kills to come
+OPEN_RUNS: Final = 12  # kept going while there are kills to come
 WORKERS: Final = 4
 # Whom a kill hits. PostgreSQL has a schedule of its own.
-VICTIMS: Final = {"worker": 0.78, "web process": 0.17, "lease sweep": 0.05}
+VICTIMS: Final = {"worker": 0.77, "web process": 0.15, "web server": 0.03, "lease sweep": 0.05}
+FREEZES: Final = 0.1  # for each kill, a worker that is stopped instead, and wakes up late
 # What a worker was doing when it was killed, by the last line of its journal.
 MOMENTS: Final = {
     "claim": "in claim",
@@ -66,6 +66,7 @@ class Campaign:
         self.runs: list[str] = []
         self._open: list[str] = []
         self._started = 0
+        self._signals: list[tuple[float, signal.Signals, Process]] = []
 
     def drive(self, *, kills: int, postgres_kills: int = 0) -> None:
         """Kill `kills` processes while work goes on, and let every run end."""
@@ -76,6 +77,12 @@ class Campaign:
                 self.feed()
                 time.sleep(self.dice.uniform(0.03, 0.35))
                 self.kill(planned)
+                if self.dice.random() < FREEZES:
+                    self.freeze()
+                self.send_signals()
+            while self._signals:
+                self.send_signals()
+                time.sleep(0.1)
 
     @contextmanager
     def working(self, *options: str) -> Iterator[None]:
@@ -86,7 +93,7 @@ class Campaign:
             yield
             self.let_end()
         finally:
-            for worker in self.workers:
+            for worker in [*self.workers, *(worker for _, _, worker in self._signals)]:
                 worker.popen.kill()
                 worker.popen.wait()
         self.books.seconds = time.monotonic() - started
@@ -123,24 +130,42 @@ class Campaign:
         if victim == "web process" and len(serving) < 2:
             victim = "worker"  # one of the two is coming back; without any, nothing would be in flight
         if victim == "web process":
-            os.kill(self.dice.choice(serving).pid, signal.SIGKILL)
-        elif victim == "lease sweep":
-            assert live.sweeper is not None
-            live.sweeper.kill()
-            live.sweeper.wait()
-            live.start_sweeper()
+            self.dice.choice(serving).kill()
+        elif victim in ("web server", "lease sweep"):
+            service = live.web if victim == "web server" else live.sweeper
+            assert service is not None
+            assert service.process is not None
+            service.process.kill()  # it is started again by the watcher
         elif victim == "PostgreSQL":
             live.postgres.kill()
             live.postgres.start()
         else:
-            index = self.dice.randrange(len(self.workers))
-            worker = self.workers[index]
+            worker = self.replace_worker()
             worker.popen.kill()
             worker.popen.wait()
             lines = read(worker.journal)
             self.books.moments[MOMENTS.get(lines[-1]["kind"], "between calls") if lines else "starting"] += 1
-            self.workers[index] = self.start_worker(worker.name)
         self.books.kills[victim] += 1
+
+    def replace_worker(self) -> Process:
+        """A worker that is now out of the team, and another in its place."""
+        index = self.dice.randrange(len(self.workers))
+        worker = self.workers[index]
+        self.workers[index] = self.start_worker(worker.name)
+        return worker
+
+    def freeze(self) -> None:
+        """Stop a worker until its lease is another's; what it writes when it wakes up must be refused."""
+        worker, now = self.replace_worker(), time.monotonic()
+        worker.popen.send_signal(signal.SIGSTOP)
+        self._signals += [(now + 2.5, signal.SIGCONT, worker), (now + 4, signal.SIGKILL, worker)]
+        self.books.facts["workers stopped for longer than their lease, then woken"] += 1
+
+    def send_signals(self) -> None:
+        due = [planned for planned in self._signals if planned[0] <= time.monotonic()]
+        for planned in due:
+            planned[2].popen.send_signal(planned[1])
+            self._signals.remove(planned)
 
     def let_end(self, patience: float = 120) -> None:
         deadline = time.monotonic() + patience
@@ -196,6 +221,15 @@ class Campaign:
         verified = self.api.call("GET", f"/runs/{run}/verify").body
         assert verified["ok"], f"{run}: {verified}"
 
+        holders: dict[str, str | None] = {}
+        for event in events:
+            if event["type"] == "step_leased":
+                holders[event["step"]] = event["lease"]
+            elif event["type"] in ("lease_lost", "step_succeeded"):
+                assert holders.pop(event["step"]) == event["lease"], f"{run}: {event}"
+            elif event["type"] in ("unit_done", "checkpoint_created"):
+                assert holders[event["step"]] == event["lease"], f"{run}: written by a stale worker: {event}"
+
         found: dict[str, list[tuple[int, int]]] = {}
         for event in events:
             if event["type"] == "unit_done":
@@ -231,7 +265,8 @@ class Campaign:
         return self.api.call("POST", f"/runs/{run}/commit", body.encode(), key=f"{run}/{key}")
 
     def run(self, run: str) -> Json:
-        return self.api.call("GET", f"/runs/{run}").body
+        found: Json = self.api.call("GET", f"/runs/{run}").body["run"]
+        return found
 
     def is_open(self, run: str) -> bool:
         return self.run(run)["status"] in ("pending", "running")

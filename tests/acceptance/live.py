@@ -9,18 +9,19 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-import httpx
 import psutil
 
 from config.embedded.home import Home
-from config.embedded.place import port_is_free, remembered_port, remove
+from config.embedded.place import remembered_port, remove
 from config.embedded.postgres import PostgresServer
 from config.embedded.provision import provision
+from config.embedded.service import Service
 from kernel.roles import APP, OWNER, ROLES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -90,8 +91,10 @@ class Live(Platform):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.postgres = PostgresServer(folder / "postgres")
-        self.web: subprocess.Popen[bytes] | None = None
-        self.sweeper: subprocess.Popen[bytes] | None = None
+        self.web: Service | None = None
+        self.sweeper: Service | None = None
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
+        self._ended = threading.Event()
 
     def set_up(self) -> None:
         self.postgres.start()
@@ -114,49 +117,47 @@ class Live(Platform):
         for alias in ("owner", "vault_owner"):
             self.python("manage.py", "migrate", "--database", alias, "--verbosity", "0", environment=owner)
         self.key = self.python(str(HERE / "make_tenant.py"), "kills").strip()
-        self.start_web()
-        self.start_sweeper()
+        web = ["granian", "--interface", "wsgi", "config.wsgi:application", "--workers", "2", "--blocking-threads", "4"]
+        web += ["--host", "127.0.0.1", "--port", str(self.port), "--respawn-failed-workers", "--no-ws"]
+        self.web = self.service("web", web, probe=f"{self.base_url}/healthz")
+        self.sweeper = self.service("sweeper", ["tests.acceptance.sweeper"])
+        self.watcher.start()
+        wait_for(self.web.ready, patience=60)
+
+    def service(self, name: str, module: list[str], probe: str = "") -> Service:
+        """A started process of ours."""
+        environment = self.environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"}
+        log = self.folder / f"{name}.log"
+        service = Service(name, module, environment=environment, folder=self.folder, log=log, probe=probe)
+        service.start()
+        return service
 
     def tear_down(self) -> None:
-        self.stop_web()
-        if self.sweeper:
-            self.sweeper.kill()
-            self.sweeper.wait()
+        self._ended.set()
+        if self.watcher.is_alive():
+            self.watcher.join()
+        for service in (self.web, self.sweeper):
+            if service is not None:
+                service.kill()
         self.postgres.destroy()
 
-    def start_web(self) -> None:
-        arguments = ["-m", "granian", "--interface", "wsgi", "config.wsgi:application", "--workers", "2"]
-        arguments += ["--blocking-threads", "4", "--host", "127.0.0.1", "--port", str(self.port)]
-        self.web = self.start(*arguments, "--respawn-failed-workers", "--no-ws", log="web.log")
-        wait_for(self.answers, patience=60)
-
-    def answers(self) -> bool:
-        assert self.web is not None
-        assert self.web.poll() is None, f"the web server ended, see {self.folder / 'web.log'}"
-        try:
-            return httpx.get(f"{self.base_url}/healthz", timeout=5).status_code < 500
-        except httpx.TransportError:
-            return False
-
-    def stop_web(self) -> None:
-        """Kill the web server with all its processes: a killed main process leaves the others behind."""
-        if self.web is None:
-            return
-        processes = [psutil.Process(self.web.pid), *self.web_processes()] if self.web.poll() is None else []
-        for process in processes:
-            process.kill()
-        psutil.wait_procs(processes, timeout=10)
-        self.web.wait()
-        while not port_is_free(self.port):
-            time.sleep(0.05)
+    def watch(self) -> None:
+        """Start the web server again when it ended: it gives up when its processes are killed too often."""
+        while not self._ended.wait(0.1):
+            for service in (self.web, self.sweeper):
+                assert service is not None
+                if not service.running:
+                    service.start()
 
     def web_processes(self) -> list[psutil.Process]:
-        """The processes that answer requests."""
-        assert self.web is not None
-        return [child for child in psutil.Process(self.web.pid).children() if child.status() != psutil.STATUS_ZOMBIE]
-
-    def start_sweeper(self) -> None:
-        self.sweeper = self.start(str(HERE / "sweeper.py"), log="sweeper.log")
+        """The processes that answer requests; none while the server starts."""
+        try:
+            assert self.web is not None
+            assert self.web.process is not None
+            children = psutil.Process(self.web.process.pid).children()
+            return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        except psutil.NoSuchProcess:
+            return []
 
 
 class Installation(Platform):

@@ -40,10 +40,9 @@ def state(client: Client, run: str) -> Json:
 
 def test_an_undisturbed_run_reports_what_the_files_say(client: Client, run: str) -> None:
     worker(client, run).serve()
-    ended = client.call("GET", f"/runs/{run}")
     events = kill_demo.all_events(client, run)
     expected = reconcile.undisturbed(agent.DATA)
-    assert ended["status"] == "completed"
+    assert kill_demo.read(client, run)["status"] == "completed"
     assert state(client, run)["report"] == expected
     assert events[-1]["type"] == "run_completed"
     assert events[-1]["output"] == expected
@@ -85,7 +84,7 @@ def test_a_file_that_changed_under_the_run_ends_it_clearly(
     monkeypatch.setattr(agent, "digest", lambda path: "0" * 64)
     one.serve()
     failed = next(event for event in kill_demo.all_events(client, run) if event["type"] == "step_failed")
-    assert client.call("GET", f"/runs/{run}")["status"] == "dead_letter"
+    assert kill_demo.read(client, run)["status"] == "dead_letter"
     assert failed["error"] == {"class": "permanent", "message": "invoices.csv is not the file that this run began with"}
 
 

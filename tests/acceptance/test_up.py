@@ -149,7 +149,8 @@ def test_life_of_an_installation(machine: Machine, proof: bool) -> None:
     assert len(second.stdout.splitlines()) == 1
     assert machine.command("status").returncode == 0
 
-    for part in ("config.wsgi", "celery -A config worker", "services/postgres/data", "valkey-server"):
+    database = str((machine.data / "services" / "postgres").resolve())
+    for part in ("config.wsgi", "celery -A config worker", database, "valkey-server"):
         check_restart(machine, part)
     check_sample_run(machine, demo["tenants"]["acme"]["keys"]["operator"])
     check_logs(machine, demo)
@@ -159,7 +160,7 @@ def test_life_of_an_installation(machine: Machine, proof: bool) -> None:
     machine.supervisor.wait()
     left = machine.processes()
     assert left
-    seconds = machine.up()
+    machine.up()
     assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
     down = machine.command("down")

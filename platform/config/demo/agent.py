@@ -190,7 +190,7 @@ class Worker:
             claim = self._client.call("POST", "/work/claim", wanted)
             if claim:
                 self.work(claim)
-            elif self._run and self._client.call("GET", f"/runs/{self._run}")["status"] not in OPEN:
+            elif self._run and self._client.call("GET", f"/runs/{self._run}")["run"]["status"] not in OPEN:
                 return
             else:
                 time.sleep(0.25)

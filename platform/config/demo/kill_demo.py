@@ -55,15 +55,17 @@ def show(client: Client, base_url: str, key: str, workers: list[Process]) -> Non
     print(f"worker-1 (process {workers[0].pid}) killed with SIGKILL after {done} of {total} invoices", flush=True)
 
     workers.append(start("worker-2", run, base_url, key))
-    print(f"worker-2 (process {workers[1].pid}) started; the lease of worker-1 ends within {LEASE_SECONDS} s")
-    wait_until(lambda: client.call("GET", f"/runs/{run}")["status"] not in agent.OPEN, workers[1])
+    print(
+        f"worker-2 (process {workers[1].pid}) waits for the lease of worker-1, {LEASE_SECONDS} s, to run out",
+        flush=True,
+    )
+    wait_until(lambda: read(client, run)["status"] not in agent.OPEN, workers[1])
     check(client, run)
 
 
 def check(client: Client, run: str) -> None:
     """Raise Failed unless the run completed, by two workers, with the right report and a sound chain."""
-    status = client.call("GET", f"/runs/{run}")["status"]
-    if status != "completed":
+    if (status := read(client, run)["status"]) != "completed":
         raise Failed(f"the run ended as {status}")
 
     events = all_events(client, run)
@@ -74,7 +76,7 @@ def check(client: Client, run: str) -> None:
     chunks = [event["seq"] for event in matching if event["type"] == "tool_succeeded"]
     kept = [seq for seq in chunks if seq < claims[-1]]
     print(
-        f"match_payments was resumed behind event {kept[-1]}: {len(kept)} chunks were there to stay, "
+        f"match_payments was resumed behind event {kept[-1]}: {len(kept)} chunks of worker-1 were kept, "
         f"worker-2 did the other {len(chunks) - len(kept)}"
     )
 
@@ -111,9 +113,14 @@ def wait_until(condition: Callable[[], bool], worker: Process) -> None:
 
 def invoices_done(client: Client, run: str) -> int:
     """How many invoices the latest checkpoint counts."""
-    if client.call("GET", f"/runs/{run}")["head"] == 0:
+    if read(client, run)["head"] == 0:
         return 0
     return int(client.call("GET", f"/runs/{run}/checkpoints/latest")["state"]["facts"]["invoices_done"])
+
+
+def read(client: Client, run: str) -> Json:
+    found: Json = client.call("GET", f"/runs/{run}")["run"]
+    return found
 
 
 def all_events(client: Client, run: str) -> list[Json]:
