@@ -8,7 +8,6 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from kernel.models import TenantModel, TenantRow
-from runs.states import RUN_MOVES, STEP_MOVES
 
 
 class Run(TenantModel):
@@ -54,13 +53,12 @@ class Run(TenantModel):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=models.Q(status__in=list(RUN_MOVES)), name="runs_run_status_known"),
             models.CheckConstraint(
                 condition=models.Q(status="waiting", waiting_for__isnull=False)
                 | (~models.Q(status="waiting") & models.Q(waiting_for__isnull=True)),
                 name="runs_run_waiting_names_reason",
             ),
-            models.UniqueConstraint("tenant_id", "creation_key", name="runs_run_creation_key_unique"),
+            models.UniqueConstraint(fields=["tenant_id", "creation_key"], name="runs_run_creation_key_unique"),
         ]
         indexes = [
             models.Index("tenant_id", models.F("created_at").desc(), models.F("id").desc(), name="runs_run_newest"),
@@ -93,13 +91,12 @@ class Step(TenantModel):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=models.Q(status__in=list(STEP_MOVES)), name="runs_step_status_known"),
             models.CheckConstraint(
                 condition=models.Q(status="leased", lease_id__isnull=False)
                 | (~models.Q(status="leased") & models.Q(lease_id__isnull=True)),
                 name="runs_step_lease_while_leased",
             ),
-            models.UniqueConstraint("tenant_id", "run_id", "name", name="runs_step_name_unique"),
+            models.UniqueConstraint(fields=["tenant_id", "run_id", "name"], name="runs_step_name_unique"),
         ]
         indexes = [
             models.Index(
@@ -121,7 +118,7 @@ class StepDependency(TenantModel):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint("tenant_id", "depends_on_id", "step_id", name="runs_stepdependency_unique"),
+            models.UniqueConstraint(fields=["tenant_id", "depends_on_id", "step_id"], name="runs_stepdependency_unique"),
         ]
         indexes = [models.Index("tenant_id", "step_id", name="runs_stepdependency_step")]
 
@@ -151,7 +148,7 @@ class Attempt(TenantModel):
                 | models.Q(ended_at__isnull=False, outcome__isnull=False),
                 name="runs_attempt_outcome_at_end",
             ),
-            models.UniqueConstraint("tenant_id", "step_id", "epoch", name="runs_attempt_epoch_unique"),
+            models.UniqueConstraint(fields=["tenant_id", "step_id", "epoch"], name="runs_attempt_epoch_unique"),
         ]
         indexes = [
             models.Index("tenant_id", "run_id", "claimed_at", name="runs_attempt_run"),
@@ -226,7 +223,7 @@ class Anchor(TenantModel):
     entry_id = models.UUIDField()
 
     class Meta:
-        constraints = [models.UniqueConstraint("tenant_id", "run_id", "seq", name="runs_anchor_seq_unique")]
+        constraints = [models.UniqueConstraint(fields=["tenant_id", "run_id", "seq"], name="runs_anchor_seq_unique")]
 
 
 class AnchorDue(TenantModel):

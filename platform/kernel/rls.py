@@ -18,6 +18,20 @@ from kernel import roles
 TENANT = "(select nullif(current_setting('smriti.tenant', true), '')::uuid)"
 
 
+def enter_sql(tenant: str) -> str:
+    """The statements of a plpgsql function that set the transaction's tenant, for `smriti_enter` and for hot functions that
+    cannot afford to call it. The only place where a tenant is set.
+    """
+    return f"""
+    if {tenant} is null then
+        raise exception 'a tenant is required' using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(current_setting('smriti.tenant', true), '') <> '' then
+        raise exception 'a tenant context is already open' using errcode = 'invalid_transaction_state';
+    end if;
+    perform set_config('smriti.tenant', {tenant}::text, true);"""
+
+
 def policy_sql(table: str, *, column: str = "tenant_id", definer_reads: bool = False) -> str:
     """The statements that put `table` under tenant isolation. The only place where a tenant policy is written.
 

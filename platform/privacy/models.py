@@ -19,4 +19,4 @@ class Subject(TenantModel):
     erased_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint("tenant_id", "ref_digest", name="privacy_subject_ref_unique")]
+        constraints = [models.UniqueConstraint(fields=["tenant_id", "ref_digest"], name="privacy_subject_ref_unique")]

@@ -61,7 +61,7 @@ class Tenant(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
-        constraints = [models.UniqueConstraint("slug", name="tenancy_tenant_slug_unique")]
+        constraints = [models.UniqueConstraint(fields=["slug"], name="tenancy_tenant_slug_unique")]
 
 
 class Project(TenantModel):
@@ -70,7 +70,7 @@ class Project(TenantModel):
     created_at = models.DateTimeField()
 
     class Meta:
-        constraints = [models.UniqueConstraint("tenant_id", "slug", name="tenancy_project_slug_unique")]
+        constraints = [models.UniqueConstraint(fields=["tenant_id", "slug"], name="tenancy_project_slug_unique")]
 
 
 class Member(TenantModel):
@@ -84,7 +84,7 @@ class Member(TenantModel):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint("tenant_id", "user_id", name="tenancy_member_user_unique"),
+            models.UniqueConstraint(fields=["tenant_id", "user_id"], name="tenancy_member_user_unique"),
             models.CheckConstraint(
                 condition=models.Q(roles__contained_by=Role.values) & models.Q(roles__len__gte=1),
                 name="tenancy_member_roles_known",
@@ -101,7 +101,7 @@ class Agent(TenantModel):
     created_at = models.DateTimeField()
 
     class Meta:
-        constraints = [models.UniqueConstraint("tenant_id", "slug", name="tenancy_agent_slug_unique")]
+        constraints = [models.UniqueConstraint(fields=["tenant_id", "slug"], name="tenancy_agent_slug_unique")]
 
 
 class ApiKey(TenantModel):
@@ -125,4 +125,4 @@ class ApiKey(TenantModel):
     replaced_by = models.UUIDField(null=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint("prefix", name="tenancy_apikey_prefix_unique")]
+        constraints = [models.UniqueConstraint(fields=["prefix"], name="tenancy_apikey_prefix_unique")]

@@ -96,7 +96,7 @@ class Migration(migrations.Migration):
                 ('entry_id', models.UUIDField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(models.F('tenant_id'), models.F('run_id'), models.F('seq'), name='runs_anchor_seq_unique')],
+                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'run_id', 'seq',), name='runs_anchor_seq_unique')],
             },
         ),
         migrations.CreateModel(
@@ -118,7 +118,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(models.F('tenant_id'), models.F('run_id'), models.F('claimed_at'), name='runs_attempt_run'), models.Index(models.F('expires_at'), condition=models.Q(('ended_at__isnull', True)), name='runs_attempt_expiry')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('outcome__in', ['succeeded', 'failed', 'lost', 'cancelled'])), name='runs_attempt_outcome_known'), models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', True), ('outcome__isnull', True)), models.Q(('ended_at__isnull', False), ('outcome__isnull', False)), _connector='OR'), name='runs_attempt_outcome_at_end'), models.UniqueConstraint(models.F('tenant_id'), models.F('step_id'), models.F('epoch'), name='runs_attempt_epoch_unique')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('outcome__in', ['succeeded', 'failed', 'lost', 'cancelled'])), name='runs_attempt_outcome_known'), models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', True), ('outcome__isnull', True)), models.Q(('ended_at__isnull', False), ('outcome__isnull', False)), _connector='OR'), name='runs_attempt_outcome_at_end'), models.UniqueConstraint(fields=('tenant_id', 'step_id', 'epoch',), name='runs_attempt_epoch_unique')],
             },
         ),
         migrations.CreateModel(
@@ -160,7 +160,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(models.F('tenant_id'), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='runs_run_newest'), models.Index(models.F('tenant_id'), models.F('status'), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='runs_run_status_newest'), models.Index(models.F('tenant_id'), models.F('workflow'), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='runs_run_workflow_newest')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['pending', 'running', 'waiting', 'dead_letter', 'completed', 'failed', 'cancelled'])), name='runs_run_status_known'), models.CheckConstraint(condition=models.Q(models.Q(('status', 'waiting'), ('waiting_for__isnull', False)), models.Q(models.Q(('status', 'waiting'), _negated=True), ('waiting_for__isnull', True)), _connector='OR'), name='runs_run_waiting_names_reason'), models.UniqueConstraint(models.F('tenant_id'), models.F('creation_key'), name='runs_run_creation_key_unique')],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('status', 'waiting'), ('waiting_for__isnull', False)), models.Q(models.Q(('status', 'waiting'), _negated=True), ('waiting_for__isnull', True)), _connector='OR'), name='runs_run_waiting_names_reason'), models.UniqueConstraint(fields=('tenant_id', 'creation_key',), name='runs_run_creation_key_unique')],
             },
         ),
         migrations.CreateModel(
@@ -185,7 +185,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(models.F('tenant_id'), models.F('queue'), models.OrderBy(models.F('priority'), descending=True), models.F('due_at'), models.F('id'), condition=models.Q(('status', 'runnable')), name='runs_step_due')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['blocked', 'runnable', 'leased', 'waiting', 'failed', 'dead_letter', 'succeeded', 'skipped'])), name='runs_step_status_known'), models.CheckConstraint(condition=models.Q(models.Q(('lease_id__isnull', False), ('status', 'leased')), models.Q(models.Q(('status', 'leased'), _negated=True), ('lease_id__isnull', True)), _connector='OR'), name='runs_step_lease_while_leased'), models.UniqueConstraint(models.F('tenant_id'), models.F('run_id'), models.F('name'), name='runs_step_name_unique')],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('lease_id__isnull', False), ('status', 'leased')), models.Q(models.Q(('status', 'leased'), _negated=True), ('lease_id__isnull', True)), _connector='OR'), name='runs_step_lease_while_leased'), models.UniqueConstraint(fields=('tenant_id', 'run_id', 'name',), name='runs_step_name_unique')],
             },
         ),
         migrations.CreateModel(
@@ -199,7 +199,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(models.F('tenant_id'), models.F('step_id'), name='runs_stepdependency_step')],
-                'constraints': [models.UniqueConstraint(models.F('tenant_id'), models.F('depends_on_id'), models.F('step_id'), name='runs_stepdependency_unique')],
+                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'depends_on_id', 'step_id',), name='runs_stepdependency_unique')],
             },
         ),
     ]

@@ -8,7 +8,7 @@ refusal costs no aborted transaction and no line in the server's log.
 from django.db import migrations
 
 from kernel import roles
-from kernel.rls import TenantTable, definer_function, policy_sql
+from kernel.rls import TenantTable, definer_function, enter_sql, policy_sql
 from runs.states import RUN_ENDS, RUN_MOVES, STEP_MOVES, moves_sql
 
 PARTITIONS = 8
@@ -23,16 +23,13 @@ create table runs_event (
     schema_version smallint not null, type text not null, actor_kind text not null,
     prev_digest bytea not null, digest bytea not null, payload_commitment bytea,
     labels jsonb, payload bytea,
-    primary key (tenant_id, run_id, seq),
-    constraint runs_event_seq_positive check (seq > 0),
-    constraint runs_event_digest_size check (octet_length(digest) = 32 and octet_length(prev_digest) = 32)
+    primary key (tenant_id, run_id, seq)
 ) partition by hash (run_id);
 create table runs_checkpoint (
     tenant_id uuid not null, run_id uuid not null, version integer not null, seq bigint not null,
     recorded_at timestamptz not null, kind text not null, commitment bytea not null, body bytea,
     primary key (tenant_id, run_id, version, kind),
-    constraint runs_checkpoint_kind_known check (kind in ('full', 'patch', 'snapshot')),
-    constraint runs_checkpoint_version_positive check (version > 0)
+    constraint runs_checkpoint_kind_known check (kind in ('full', 'patch', 'snapshot'))
 ) partition by hash (run_id);
 create table runs_commit (
     tenant_id uuid not null, run_id uuid not null, first_seq bigint not null, last_seq bigint not null, head integer not null,
@@ -67,19 +64,24 @@ create trigger append_only before update or delete on runs_checkpoint for each r
 create trigger append_only before update or delete on runs_commit for each row execute function runs_append_only();
 """
 
+# The tables of moves also say which states there are. They are triggers and not check constraints because a commit rewrites the
+# run's row without touching its state, and then pays nothing for them.
 MOVES = f"""
 create function runs_refuse_move() returns trigger language plpgsql as $$
 begin
-    if not tg_argv[0] || ':' || old.status || '>' || new.status
+    if tg_op = 'INSERT' and new.status <> tg_argv[1] then
+        raise exception 'a % begins as %, not as %', tg_argv[0], tg_argv[1], new.status using errcode = 'check_violation';
+    end if;
+    if tg_op = 'UPDATE' and new.status <> old.status and not tg_argv[0] || ':' || old.status || '>' || new.status
            = any (array[{moves_sql("run", RUN_MOVES)}, {moves_sql("step", STEP_MOVES)}]) then
         raise exception 'a % cannot go from % to %', tg_argv[0], old.status, new.status using errcode = 'check_violation';
     end if;
     return new;
 end $$;
-create trigger allowed_moves before update of status on runs_run for each row
-    when (old.status is distinct from new.status) execute function runs_refuse_move('run');
-create trigger allowed_moves before update of status on runs_step for each row
-    when (old.status is distinct from new.status) execute function runs_refuse_move('step');
+create trigger allowed_moves before insert or update of status on runs_run
+    for each row execute function runs_refuse_move('run', 'pending');
+create trigger allowed_moves before insert or update of status on runs_step
+    for each row execute function runs_refuse_move('step', 'blocked');
 -- The row is rewritten at every commit: room in its page keeps those updates off the indexes.
 alter table runs_run set (fillfactor = 50);
 alter table runs_step set (fillfactor = 70);
@@ -264,19 +266,21 @@ create function runs_commit(
 ) language plpgsql as $$
 declare
     r record;
-    v record;
+    a record;
+    s record;
     v_at timestamptz;
+    v_status text;
     v_count integer := coalesce(array_length(p_types, 1), 0);
     v_step_ids uuid[];
     v_end text;
     v_last text[];
     v_bad text;
-begin
-    perform smriti_enter(p_tenant);
-    select x.*, exists (
-        select from tenancy_apikey k
-        where k.tenant_id = p_tenant and k.id = p_key and k.version = p_key_version and k.revoked_at is null
-          and (k.expires_at is null or k.expires_at > clock_timestamp())) as key_valid
+begin {enter_sql("p_tenant")}
+    select x.project_id, x.agent_id, x.subject_id, x.data_key_id, x.status, x.last_seq, x.last_digest, x.head, x.base_version,
+           x.base_bytes, x.chain_count, x.chain_bytes, x.list_channels, x.value_channels, x.steps_total, x.steps_open,
+           exists (select from tenancy_apikey k
+                   where k.tenant_id = p_tenant and k.id = p_key and k.version = p_key_version and k.revoked_at is null
+                     and (k.expires_at is null or k.expires_at > clock_timestamp())) as key_valid
     into r from runs_run x where x.tenant_id = p_tenant and x.id = p_run for no key update of x;
     if not found or (p_agent is not null and r.agent_id is distinct from p_agent)
        or (p_projects is not null and r.project_id <> all (p_projects)) then
@@ -284,21 +288,12 @@ begin
     end if;
     if not r.key_valid then code := 'key_refused'; return; end if;
 
-    -- Read after the lock was taken: what a concurrent commit of this run did is seen.
-    select c.request_digest, c.first_seq, c.last_seq, c.digest, c.head, c.run_status, c.runnable,
-           a.id as lease, a.epoch as lease_epoch, a.expires_at, s.id as step, s.epoch, s.lease_id as holder, s.status, s.attempts,
-           s.max_attempts
-    into v
-    from (values (1)) one
-    left join runs_commit c on c.tenant_id = p_tenant and c.run_id = p_run and c.key_digest = p_idempotency
-    left join runs_attempt a on a.tenant_id = p_tenant and a.id = p_lease and a.run_id = p_run
-    left join runs_step s on s.tenant_id = p_tenant and s.id = a.step_id;
-    if v.request_digest is not null then
-        code := case when v.request_digest = p_request then 'replayed' else 'idempotency_key_reused' end;
-        first_seq := v.first_seq; last_seq := v.last_seq; digest := v.digest; head := v.head;
-        run_status := v.run_status; runnable := coalesce(v.runnable, '{{}}');
-        return;
-    end if;
+    -- Everything from here is read after the lock was taken: what a concurrent commit of this run did is seen.
+    select case when c.request_digest = p_request then 'replayed' else 'idempotency_key_reused' end, c.first_seq, c.last_seq,
+           c.digest, c.head, c.run_status, coalesce(c.runnable, '{{}}')
+    into code, first_seq, last_seq, digest, head, run_status, runnable
+    from runs_commit c where c.tenant_id = p_tenant and c.run_id = p_run and c.key_digest = p_idempotency;
+    if found then return; end if;
 
     if r.status in ({", ".join(f"'{end}'" for end in RUN_ENDS)}) then
         code := 'run_finished'; run_status := r.status; return;
@@ -311,18 +306,24 @@ begin
     end if;
 
     v_at := clock_timestamp();
+    v_status := r.status;
     if p_lease is not null then
-        if v.lease is null then code := 'lease_not_found'; return; end if;
-        if v.lease_epoch <> p_epoch or v.epoch <> p_epoch or v.holder is distinct from p_lease then
+        select x.step_id, x.epoch, x.expires_at into a
+        from runs_attempt x where x.tenant_id = p_tenant and x.id = p_lease and x.run_id = p_run;
+        if not found then code := 'lease_not_found'; return; end if;
+        select x.epoch, x.lease_id, x.status, x.attempts, x.max_attempts into s
+        from runs_step x where x.tenant_id = p_tenant and x.id = a.step_id;
+        if a.epoch <> p_epoch or s.epoch <> p_epoch or s.lease_id is distinct from p_lease then
             code := 'stale_epoch';
-            detail := jsonb_build_object('current_epoch', v.epoch, 'step_status', v.status);
+            detail := jsonb_build_object('current_epoch', s.epoch, 'step_status', s.status);
             return;
         end if;
-        if v.expires_at <= v_at then
+        if a.expires_at <= v_at then
             code := 'lease_expired';
-            detail := jsonb_build_object('current_epoch', v.epoch, 'expired_at', v.expires_at);
+            detail := jsonb_build_object('current_epoch', s.epoch, 'expired_at', a.expires_at);
             return;
         end if;
+        v_step_ids := array_fill(a.step_id, array[v_count]);
     end if;
 
     if p_head is not null and p_head <> r.head then
@@ -337,13 +338,11 @@ begin
     end if;
 
     if p_steps is not null then
-        select array_agg(coalesce(x.id, v.step) order by e.n), min(e.name) filter (where e.name is not null and x.id is null)
+        select array_agg(coalesce(x.id, v_step_ids[e.n]) order by e.n), min(e.name) filter (where e.name is not null and x.id is null)
         into v_step_ids, v_bad
         from unnest(p_steps) with ordinality e(name, n)
         left join runs_step x on x.tenant_id = p_tenant and x.run_id = p_run and x.name = e.name;
         if v_bad is not null then code := 'unknown_step'; detail := jsonb_build_object('step', v_bad); return; end if;
-    elsif p_lease is not null then
-        v_step_ids := array_fill(v.step, array[v_count]);
     end if;
 
     if p_new_steps is not null then
@@ -389,22 +388,22 @@ begin
         where tenant_id = p_tenant and id = p_lease;
         v_end := case
             when p_outcome = 'succeeded' then 'succeeded'
-            when p_outcome = 'retry' and v.attempts < v.max_attempts then 'runnable'
+            when p_outcome = 'retry' and s.attempts < s.max_attempts then 'runnable'
             when p_outcome = 'failed' then 'failed'
             else 'dead_letter' end;
         update runs_step set status = v_end, lease_id = null,
             ended_at = case when v_end = 'runnable' then null else v_at end,
             -- Full jitter under an exponential cap of 15 minutes; a provider's own retry-after is a lower bound.
             due_at = case when v_end <> 'runnable' then due_at else v_at + make_interval(secs =>
-                coalesce(p_retry_after, 0) + random() * least(900, power(2, least(v.attempts, 20)))) end
-        where tenant_id = p_tenant and id = v.step;
+                coalesce(p_retry_after, 0) + random() * least(900, power(2, least(s.attempts, 20)))) end
+        where tenant_id = p_tenant and id = a.step_id;
         if v_end = 'succeeded' then
             r.steps_open := r.steps_open - 1;
             with freed as (
                 update runs_step d set waiting_on = d.waiting_on - 1,
                     status = case when d.waiting_on = 1 and d.status = 'blocked' then 'runnable' else d.status end, due_at = v_at
                 from runs_stepdependency x
-                where x.tenant_id = p_tenant and x.depends_on_id = v.step and d.tenant_id = p_tenant and d.id = x.step_id
+                where x.tenant_id = p_tenant and x.depends_on_id = a.step_id and d.tenant_id = p_tenant and d.id = x.step_id
                 returning d.name, d.status, d.position)
             select coalesce(runnable, '{{}}') || coalesce(array_agg(name order by position) filter (where status = 'runnable'), '{{}}')
             into runnable from freed;
@@ -424,22 +423,20 @@ begin
         v_count := array_length(v_last, 1);
         if v_count > 1 then
             r.last_digest := runs_append(p_tenant, p_run, r.last_seq, r.last_digest, v_at, 'system', null, p_lease,
-                                         v_last[1:v_count - 1], array_fill(v.step, array[v_count]), null, null, null, null);
+                                         v_last[1:v_count - 1], array_fill(a.step_id, array[v_count]), null, null, null, null);
         end if;
         r.last_digest := runs_append(p_tenant, p_run, r.last_seq + v_count - 1, r.last_digest, v_at, 'system', null, p_lease,
-                                     v_last[v_count:v_count], array[v.step], null, null, array[p_run_payload], p_run_commitment);
+                                     v_last[v_count:v_count], array[a.step_id], null, null, array[p_run_payload], p_run_commitment);
         r.last_seq := r.last_seq + v_count;
     end if;
-    if r.status in ({", ".join(f"'{end}'" for end in RUN_ENDS)}) then
-        perform runs_end(p_tenant, p_run, v_at, r.status);
-        r.completed_at := v_at;
-    end if;
-
-    update runs_run set status = r.status, last_seq = r.last_seq, last_digest = r.last_digest, head = r.head,
-        base_version = r.base_version, base_bytes = r.base_bytes, chain_count = r.chain_count, chain_bytes = r.chain_bytes,
-        list_channels = r.list_channels, value_channels = r.value_channels, steps_total = r.steps_total,
-        steps_open = r.steps_open, updated_at = v_at, completed_at = r.completed_at
+    update runs_run set last_seq = r.last_seq, last_digest = r.last_digest, head = r.head, base_version = r.base_version,
+        base_bytes = r.base_bytes, chain_count = r.chain_count, chain_bytes = r.chain_bytes, list_channels = r.list_channels,
+        value_channels = r.value_channels, steps_total = r.steps_total, steps_open = r.steps_open, updated_at = v_at
     where tenant_id = p_tenant and id = p_run;
+    if r.status <> v_status then
+        perform runs_end(p_tenant, p_run, v_at, r.status);
+        update runs_run set status = r.status, completed_at = v_at where tenant_id = p_tenant and id = p_run;
+    end if;
     insert into runs_commit (tenant_id, run_id, first_seq, last_seq, head, key_digest, request_digest, digest, run_status, runnable)
     values (p_tenant, p_run, first_seq, r.last_seq, r.head, p_idempotency, p_request, r.last_digest, r.status, runnable);
     code := 'ok'; last_seq := r.last_seq; digest := r.last_digest; head := r.head; run_status := r.status;

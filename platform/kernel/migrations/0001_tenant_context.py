@@ -3,17 +3,11 @@
 from django.db import migrations
 
 from kernel import roles
+from kernel.rls import enter_sql
 
 ENTER = f"""
 create function smriti_enter(tenant uuid) returns void language plpgsql as $$
-begin
-    if tenant is null then
-        raise exception 'a tenant is required' using errcode = 'invalid_parameter_value';
-    end if;
-    if nullif(current_setting('smriti.tenant', true), '') is not null then
-        raise exception 'a tenant context is already open' using errcode = 'invalid_transaction_state';
-    end if;
-    perform set_config('smriti.tenant', tenant::text, true);
+begin {enter_sql("tenant")}
 end $$;
 revoke all on function smriti_enter(uuid) from public;
 grant execute on function smriti_enter(uuid) to {roles.APP}, {roles.ERASER}, {roles.VERIFIER};

@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 ('erased_at', models.DateTimeField(null=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(models.F('tenant_id'), models.F('ref_digest'), name='privacy_subject_ref_unique')],
+                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'ref_digest',), name='privacy_subject_ref_unique')],
             },
         ),
         TenantTable("privacy_subject", grants="select, insert, update"),

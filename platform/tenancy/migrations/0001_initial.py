@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(models.F('tenant_id'), models.F('slug'), name='tenancy_agent_slug_unique')],
+                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'slug',), name='tenancy_agent_slug_unique')],
             },
         ),
         migrations.CreateModel(
@@ -83,7 +83,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(models.F('user_id'), name='tenancy_member_user')],
-                'constraints': [models.UniqueConstraint(models.F('tenant_id'), models.F('user_id'), name='tenancy_member_user_unique'), models.CheckConstraint(condition=models.Q(('roles__contained_by', ['owner', 'admin', 'operator', 'approver', 'compliance', 'auditor', 'viewer']), ('roles__len__gte', 1)), name='tenancy_member_roles_known')],
+                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'user_id',), name='tenancy_member_user_unique'), models.CheckConstraint(condition=models.Q(('roles__contained_by', ['owner', 'admin', 'operator', 'approver', 'compliance', 'auditor', 'viewer']), ('roles__len__gte', 1)), name='tenancy_member_roles_known')],
             },
         ),
         migrations.CreateModel(
@@ -96,7 +96,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(models.F('tenant_id'), models.F('slug'), name='tenancy_project_slug_unique')],
+                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'slug',), name='tenancy_project_slug_unique')],
             },
         ),
         migrations.CreateModel(
@@ -108,7 +108,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(models.F('slug'), name='tenancy_tenant_slug_unique')],
+                'constraints': [models.UniqueConstraint(fields=('slug',), name='tenancy_tenant_slug_unique')],
             },
         ),
         migrations.CreateModel(
@@ -131,7 +131,7 @@ class Migration(migrations.Migration):
                 ('agent', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, to='tenancy.agent')),
             ],
             options={
-                'constraints': [models.UniqueConstraint(models.F('prefix'), name='tenancy_apikey_prefix_unique')],
+                'constraints': [models.UniqueConstraint(fields=('prefix',), name='tenancy_apikey_prefix_unique')],
             },
         ),
         TenantTable("tenancy_tenant", column="id", grants="select, insert, update", definer_reads=True),
