@@ -63,10 +63,18 @@ class Run(TenantModel):
         indexes = [
             models.Index("tenant_id", models.F("created_at").desc(), models.F("id").desc(), name="runs_run_newest"),
             models.Index(
-                "tenant_id", "status", models.F("created_at").desc(), models.F("id").desc(), name="runs_run_status_newest"
+                "tenant_id",
+                "status",
+                models.F("created_at").desc(),
+                models.F("id").desc(),
+                name="runs_run_status_newest",
             ),
             models.Index(
-                "tenant_id", "workflow", models.F("created_at").desc(), models.F("id").desc(), name="runs_run_workflow_newest"
+                "tenant_id",
+                "workflow",
+                models.F("created_at").desc(),
+                models.F("id").desc(),
+                name="runs_run_workflow_newest",
             ),
         ]
 
@@ -118,7 +126,9 @@ class StepDependency(TenantModel):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["tenant_id", "depends_on_id", "step_id"], name="runs_stepdependency_unique"),
+            models.UniqueConstraint(
+                fields=["tenant_id", "depends_on_id", "step_id"], name="runs_stepdependency_unique"
+            ),
         ]
         indexes = [models.Index("tenant_id", "step_id", name="runs_stepdependency_step")]
 
@@ -141,7 +151,8 @@ class Attempt(TenantModel):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(outcome__in=["succeeded", "failed", "lost", "cancelled"]), name="runs_attempt_outcome_known"
+                condition=models.Q(outcome__in=["succeeded", "failed", "lost", "cancelled"]),
+                name="runs_attempt_outcome_known",
             ),
             models.CheckConstraint(
                 condition=models.Q(ended_at__isnull=True, outcome__isnull=True)

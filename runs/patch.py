@@ -188,7 +188,9 @@ def _apply_one(state: State, operation: Operation, index: int) -> State:
             case "remove":
                 root = _remove(root, tokens)
             case "test":
-                if codec.canonical(orjson.loads(bytes(_get(root, tokens)))) != codec.canonical(orjson.loads(bytes(operation.value))):
+                if codec.canonical(orjson.loads(bytes(_get(root, tokens)))) != codec.canonical(
+                    orjson.loads(bytes(operation.value))
+                ):
                     raise LookupError("does not have the tested value")
             case "copy" | "move":
                 source = _tokens(operation.from_ or "")

@@ -67,7 +67,12 @@ def forget(*, tenant: UUID, run_id: UUID) -> None:
 
 
 def seal_event(
-    key: DataKey, run_id: UUID, body: bytes, *, labels: dict[str, str] | None = None, occurred_at: datetime | None = None
+    key: DataKey,
+    run_id: UUID,
+    body: bytes,
+    *,
+    labels: dict[str, str] | None = None,
+    occurred_at: datetime | None = None,
 ) -> Sealed:
     return codec.seal(key, context=run_id.bytes, label=EVENT, body=body, meta=event_meta(labels, occurred_at))
 
@@ -97,7 +102,9 @@ def microseconds(moment: datetime) -> int:
 
 def members(**values: msgspec.Raw | bytes | None) -> bytes:
     """A JSON object of raw values, in the order given; empty ones are left out."""
-    return b"{" + b",".join(b'"%b":%b' % (name.encode(), bytes(value)) for name, value in values.items() if value) + b"}"
+    return (
+        b"{" + b",".join(b'"%b":%b' % (name.encode(), bytes(value)) for name, value in values.items() if value) + b"}"
+    )
 
 
 def request_digest(body: bytes) -> bytes:

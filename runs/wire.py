@@ -9,7 +9,9 @@ MAX_EVENTS: Final = 1000
 MAX_STEPS: Final = 10_000
 
 Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,63}\Z", max_length=64)]
-EventType = Annotated[str, Meta(pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_)[a-z][a-z0-9_.]{0,63}\Z", max_length=64)]
+EventType = Annotated[
+    str, Meta(pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_)[a-z][a-z0-9_.]{0,63}\Z", max_length=64)
+]
 LeaseSeconds = Annotated[float, Meta(ge=1, le=3600)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
 Labels = Annotated[dict[Identifier, Identifier], Meta(max_length=16)]
@@ -44,7 +46,9 @@ class CheckpointIn(Struct, forbid_unknown_fields=True):
 
 
 class ErrorIn(Struct, forbid_unknown_fields=True):
-    class_: Literal["transient", "rate_limited", "permanent", "business_rejection", "unknown_outcome"] = field(name="class")
+    class_: Literal["transient", "rate_limited", "permanent", "business_rejection", "unknown_outcome"] = field(
+        name="class"
+    )
     message: Annotated[str, Meta(max_length=4096)] = ""
     retry_after: Annotated[float, Meta(ge=0, le=86_400)] | None = None
 

@@ -55,7 +55,12 @@ def make_house(name: str, *, roles: tuple[str, ...] = tuple(Role.values), now: d
         house = House(id=tenant, slug=slug, name=name, project_id=project.id, agent_id=agent.id)
         for kind, scopes in KEYS.items():
             issued = tenancy_ops.issue_key(
-                tenant=tenant, name=kind, scopes=scopes, agent_id=agent.id if kind == "agent" else None, actor=who, now=now
+                tenant=tenant,
+                name=kind,
+                scopes=scopes,
+                agent_id=agent.id if kind == "agent" else None,
+                actor=who,
+                now=now,
             )
             house.keys[kind], house.key_ids[kind] = issued.secret, issued.key.id
         for role in roles:

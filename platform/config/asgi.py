@@ -16,8 +16,9 @@ from config.startup import refuse_unsafe_roles
 
 class WaitsHandler(ASGIHandler):
     def load_middleware(self, is_async: bool = True) -> None:
-        self._view_middleware, self._template_response_middleware, self._exception_middleware = [], [], []
-        self._middleware_chain = convert_exception_to_response(self._get_response_async)
+        handler: Any = self
+        handler._view_middleware = handler._template_response_middleware = handler._exception_middleware = []
+        handler._middleware_chain = convert_exception_to_response(handler._get_response_async)
 
     def create_request(self, scope: Any, body_file: Any) -> Any:
         request, refusal = super().create_request(scope, body_file)

@@ -21,9 +21,12 @@ API = "/api/v1/"
 
 
 class ApiHandler(WSGIHandler):
+    """Django's handler without middleware."""
+
     def load_middleware(self, is_async: bool = False) -> None:
-        self._view_middleware, self._template_response_middleware, self._exception_middleware = [], [], []
-        self._middleware_chain = convert_exception_to_response(self._get_response)
+        handler: Any = self
+        handler._view_middleware = handler._template_response_middleware = handler._exception_middleware = []
+        handler._middleware_chain = convert_exception_to_response(handler._get_response)
 
 
 refuse_unsafe_roles()

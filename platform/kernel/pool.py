@@ -51,7 +51,9 @@ def pool(alias: str = "default") -> ConnectionPool[Connection[TupleRow]]:
 
 def _open(alias: str) -> ConnectionPool[Connection[TupleRow]]:
     params = connections[alias].get_connection_params()
-    kwargs: dict[str, Any] = {key: params[key] for key in ("dbname", "user", "password", "host", "port") if params.get(key)}
+    kwargs: dict[str, Any] = {
+        key: params[key] for key in ("dbname", "user", "password", "host", "port") if params.get(key)
+    }
     return ConnectionPool(
         kwargs={**kwargs, "autocommit": True, "prepare_threshold": 0, "application_name": "smriti-hot"},
         min_size=1,

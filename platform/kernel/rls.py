@@ -7,11 +7,10 @@ transaction's setting, a key that begins with `tenant_id`, composite foreign key
 from collections.abc import Sequence
 from typing import Any
 
-from django.apps.registry import Apps
+from django.db import router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
-from django.db import router
 
 from kernel import roles
 

@@ -33,7 +33,7 @@ class UnsafeRole(RuntimeError):
 
 
 def refuse_unsafe(alias: str) -> None:
-    """Raise UnsafeRole when the connection's role is a superuser, bypasses RLS, or owns a table. Called by every process at start."""
+    """Raise UnsafeRole when the connection's role is a superuser, bypasses RLS, or owns a table."""
     with connections[alias].cursor() as cursor:
         cursor.execute(
             """select current_user, rolsuper or rolbypassrls,

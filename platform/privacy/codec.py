@@ -64,9 +64,7 @@ def unseal(key: DataKey, *, context: bytes, label: bytes, blob: bytes) -> Opened
 
 
 def commitment(*, salt: bytes, meta: bytes, body: bytes) -> bytes:
-    return hashlib.sha256(
-        b"".join((b"smriti:payload:v1\0", salt, len(meta).to_bytes(4, "big"), meta, body))
-    ).digest()
+    return hashlib.sha256(b"".join((b"smriti:payload:v1\0", salt, len(meta).to_bytes(4, "big"), meta, body))).digest()
 
 
 def _compressor() -> zstandard.ZstdCompressor:

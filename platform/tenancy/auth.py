@@ -41,7 +41,8 @@ class Unauthorized(DomainError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Send a valid API key as `Authorization: Bearer smr_…`.", headers={"WWW-Authenticate": 'Bearer realm="smriti"'}
+            "Send a valid API key as `Authorization: Bearer smr_…`.",
+            headers={"WWW-Authenticate": 'Bearer realm="smriti"'},
         )
 
 

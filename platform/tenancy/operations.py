@@ -196,7 +196,12 @@ def issue_key(
         expires_at=expires_at,
     )
     row.save(force_insert=True)
-    content = {"name": row.name, "prefix": prefix, "scopes": row.scopes, "expires_at": expires_at and expires_at.isoformat()}
+    content = {
+        "name": row.name,
+        "prefix": prefix,
+        "scopes": row.scopes,
+        "expires_at": expires_at and expires_at.isoformat(),
+    }
     _record(tenant, actor, "key.issued", "key", row.id, content, now)
     return IssuedKey(key=row, secret=secret)
 
@@ -260,7 +265,11 @@ def _active_key(key_id: UUID, now: datetime) -> ApiKey:
     row = ApiKey.objects.select_for_update().filter(id=key_id).first()
     if row is None:
         raise NotFound("There is no such API key.")
-    if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now) or row.replaced_by is not None:
+    if (
+        row.revoked_at is not None
+        or (row.expires_at is not None and row.expires_at <= now)
+        or row.replaced_by is not None
+    ):
         raise KeyNotActive("It was revoked, replaced, or has expired.")
     return row
 

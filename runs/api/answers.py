@@ -64,7 +64,7 @@ class WorkRun(Struct):
 
 
 class Work(Struct):
-    """A step under lease. Every write of it carries `lease` and `epoch`. `resumed`: an attempt before this one was lost or failed."""
+    """A step under lease. Every write of it carries `lease` and `epoch`. `resumed`: an earlier attempt was lost."""
 
     lease: UUID
     epoch: int
@@ -215,7 +215,7 @@ class PlanCheckpoint(Struct):
 
 
 class PlanStep(Struct):
-    """`action`: claim (runnable now), wait (its retry is due at `due_at`), leave (a worker has it until `expires_at`), or decide."""
+    """`action`: claim (runnable now), wait (due at `due_at`), leave (a worker has it until `expires_at`), or decide."""
 
     name: str
     action: Literal["claim", "wait", "leave", "decide"]

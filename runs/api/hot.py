@@ -173,7 +173,9 @@ def events(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResp
     page = queries.events_for_key(
         tenant=principal.tenant_id, principal=principal, run_id=run_id, after=query.after, limit=query.limit
     )
-    return _json({"items": [event.as_json() for event in page.rows], "last_seq": page.last_seq, "next_after": page.next_after})
+    return _json(
+        {"items": [event.as_json() for event in page.rows], "last_seq": page.last_seq, "next_after": page.next_after}
+    )
 
 
 @describe("GET", Endpoint(summary="Read the newest state", scope="runs:read", answer=CheckpointAnswer))

@@ -55,17 +55,21 @@ class RunView(ApiView):
 class ResumeView(ApiView):
     @endpoint(summary="Ask how to resume a run", scope="runs:read", answer=ResumeAnswer)
     def post(self, call: Context, run_id: UUID) -> Any:
-        """The verified checkpoint, what happened since, and what comes next. Changes nothing: the plan is carried out by claiming."""
+        """The verified checkpoint, what happened since, and what comes next. Changes nothing: claim to carry it out."""
         queries.require_visible(principal=call.principal, run_id=run_id)
         return queries.resume_plan(tenant=call.tenant, run_id=run_id, now=call.now)
 
 
 class CancelView(ApiView):
-    @endpoint(summary="Cancel a run", scope="runs:operate", body=CancelIn, answer=None, status=204, problems=(RunFinished,))
+    @endpoint(
+        summary="Cancel a run", scope="runs:operate", body=CancelIn, answer=None, status=204, problems=(RunFinished,)
+    )
     def post(self, call: Context, run_id: UUID) -> None:
         """End a run now. Its workers are refused from here on; the reason is kept, sealed."""
         queries.require_visible(principal=call.principal, run_id=run_id)
-        operations.cancel_run(tenant=call.tenant, run_id=run_id, reason=call.body.reason, actor=call.actor, now=call.now)
+        operations.cancel_run(
+            tenant=call.tenant, run_id=run_id, reason=call.body.reason, actor=call.actor, now=call.now
+        )
 
 
 class VerifyView(ApiView):

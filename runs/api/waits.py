@@ -10,6 +10,7 @@ from django.views.decorators.csrf import csrf_exempt
 from kernel import codec, errors
 from kernel.hints import Listener
 from kernel.rest import requests
+from kernel.rest.problems import MethodNotAllowed
 from runs import operations
 from runs.api import hot
 from runs.operations.lease import work_hint
@@ -30,7 +31,7 @@ async def claim(request: HttpRequest) -> HttpResponse:
     """As the claim of the web process, but waits up to `wait_seconds` for work."""
     try:
         if request.method != "POST":
-            raise hot.MethodNotAllowed("Use POST.", headers={"Allow": "POST"})
+            raise MethodNotAllowed("Use POST.", headers={"Allow": "POST"})
         body = requests.json_body(request, max_bytes=_SMALL_BODY)
         principal = await asyncio.to_thread(_principal, request.META.get("HTTP_AUTHORIZATION", ""))
         wanted = codec.decode_as(body, ClaimIn, max_bytes=_SMALL_BODY)

@@ -15,7 +15,8 @@ PARTITIONS = 8
 
 # Ciphertext does not compress: keep PostgreSQL from trying. The logs have no foreign key to the run: their rows are written under
 # its lock only, and checking each again costs a fifth of a commit.
-LOGS = """
+LOGS = (
+    """
 create table runs_event (
     tenant_id uuid not null, run_id uuid not null, seq bigint not null,
     recorded_at timestamptz not null, occurred_at timestamptz,
@@ -36,22 +37,25 @@ create table runs_commit (
     key_digest bytea not null, request_digest bytea not null, digest bytea not null, run_status text not null, runnable text[],
     primary key (tenant_id, run_id, key_digest)
 );
-""" + "\n".join(
-    f"""
+"""
+    + "\n".join(
+        f"""
 create table {table}_{part} partition of {table} for values with (modulus {PARTITIONS}, remainder {part});
 revoke all on {table}_{part} from public;
 {policy_sql(f"{table}_{part}")}
 alter table {table}_{part} alter column {column} set storage external;
 """
-    for table, column in (("runs_event", "payload"), ("runs_checkpoint", "body"))
-    for part in range(PARTITIONS)
-) + "".join(
-    f"""
+        for table, column in (("runs_event", "payload"), ("runs_checkpoint", "body"))
+        for part in range(PARTITIONS)
+    )
+    + "".join(
+        f"""
 {policy_sql(table)}
 grant select, insert on {table} to {roles.APP};
 """
-    for table in ("runs_event", "runs_checkpoint", "runs_commit")
-) + f"""
+        for table in ("runs_event", "runs_checkpoint", "runs_commit")
+    )
+    + f"""
 create function runs_append_only() returns trigger language plpgsql as $$
 begin
     if current_user = '{roles.ERASER}' then
@@ -63,6 +67,7 @@ create trigger append_only before update or delete on runs_event for each row ex
 create trigger append_only before update or delete on runs_checkpoint for each row execute function runs_append_only();
 create trigger append_only before update or delete on runs_commit for each row execute function runs_append_only();
 """
+)
 
 # The tables of moves also say which states there are. They are triggers and not check constraints because a commit rewrites the
 # run's row without touching its state, and then pays nothing for them.
@@ -231,7 +236,7 @@ begin
 end $$;
 """
 
-# Ends a run: what is leased is taken from its worker; what is open is skipped, or kept for an operator when the end is a dead letter.
+# Ends a run: what is leased is taken from its worker; what is open is skipped, or kept for an operator after a dead letter.
 END = """
 create function runs_end(p_tenant uuid, p_run uuid, p_at timestamptz, p_status text) returns void language plpgsql as $$
 begin
@@ -338,7 +343,8 @@ begin {enter_sql("p_tenant")}
     end if;
 
     if p_steps is not null then
-        select array_agg(coalesce(x.id, v_step_ids[e.n]) order by e.n), min(e.name) filter (where e.name is not null and x.id is null)
+        select array_agg(coalesce(x.id, v_step_ids[e.n]) order by e.n),
+               min(e.name) filter (where e.name is not null and x.id is null)
         into v_step_ids, v_bad
         from unnest(p_steps) with ordinality e(name, n)
         left join runs_step x on x.tenant_id = p_tenant and x.run_id = p_run and x.name = e.name;
@@ -374,10 +380,10 @@ begin {enter_sql("p_tenant")}
         else
             r.chain_count := r.chain_count + 1; r.chain_bytes := r.chain_bytes + octet_length(p_body);
             if not (p_lists <@ r.list_channels and p_values <@ r.value_channels and p_removed = '{{}}') then
-                r.list_channels := array(select x from unnest(r.list_channels) x where x <> all (p_values || p_removed || p_lists))
-                                   || p_lists;
-                r.value_channels := array(select x from unnest(r.value_channels) x where x <> all (p_values || p_removed || p_lists))
-                                    || p_values;
+                r.list_channels := p_lists
+                    || array(select x from unnest(r.list_channels) x where x <> all (p_values || p_removed || p_lists));
+                r.value_channels := p_values
+                    || array(select x from unnest(r.value_channels) x where x <> all (p_values || p_removed || p_lists));
             end if;
         end if;
     end if;
@@ -405,7 +411,8 @@ begin {enter_sql("p_tenant")}
                 from runs_stepdependency x
                 where x.tenant_id = p_tenant and x.depends_on_id = a.step_id and d.tenant_id = p_tenant and d.id = x.step_id
                 returning d.name, d.status, d.position)
-            select coalesce(runnable, '{{}}') || coalesce(array_agg(name order by position) filter (where status = 'runnable'), '{{}}')
+            select coalesce(runnable, '{{}}')
+                || coalesce(array_agg(name order by position) filter (where status = 'runnable'), '{{}}')
             into runnable from freed;
             if r.steps_open = 0 then v_last := array['run_completed']; r.status := 'completed'; end if;
         elsif v_end = 'runnable' then
@@ -701,7 +708,12 @@ CHANGES = "select, insert, update"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0001_initial"), ("tenancy", "0001_initial"), ("privacy", "0001_initial"), ("audit", "0001_audit")]
+    dependencies = [
+        ("runs", "0001_initial"),
+        ("tenancy", "0001_initial"),
+        ("privacy", "0001_initial"),
+        ("audit", "0001_audit"),
+    ]
     operations = [
         TenantTable(
             "runs_run",
@@ -732,7 +744,21 @@ class Migration(migrations.Migration):
         *[
             migrations.RunSQL(sql)
             for sql in (
-                APPEND, KEY_VALID, PLAN, CREATE, END, COMMIT, CLAIM, HEARTBEAT, EXPIRE, CANCEL, STATE, RUN_KEY, SNAPSHOT, EVENTS, DUE,
+                APPEND,
+                KEY_VALID,
+                PLAN,
+                CREATE,
+                END,
+                COMMIT,
+                CLAIM,
+                HEARTBEAT,
+                EXPIRE,
+                CANCEL,
+                STATE,
+                RUN_KEY,
+                SNAPSHOT,
+                EVENTS,
+                DUE,
             )
         ],
     ]

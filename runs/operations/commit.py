@@ -30,7 +30,6 @@ COMMIT: Final = """select * from runs_commit(
     %b::text, %b::float8, %b::jsonb, %b::text, %b, %b)"""
 
 
-
 class InvalidCommit(DomainError):
     """A commit whose parts contradict each other."""
 
@@ -63,7 +62,13 @@ class _Events:
     commitments: list[bytes]
 
     def add(
-        self, kind: str, payload: bytes | None, commitment: bytes, *, step: str | None = None, occurred: Any = None,
+        self,
+        kind: str,
+        payload: bytes | None,
+        commitment: bytes,
+        *,
+        step: str | None = None,
+        occurred: Any = None,
         labels: dict[str, str] | None = None,
     ) -> None:
         self.types.append(kind)
@@ -136,7 +141,13 @@ def _check(request: CommitIn) -> UUID | None:
 
 
 def _parameters(
-    principal: Principal, run_id: UUID, run: RunKey, key: DataKey, lease: UUID | None, request: CommitIn, idempotency: bytes,
+    principal: Principal,
+    run_id: UUID,
+    run: RunKey,
+    key: DataKey,
+    lease: UUID | None,
+    request: CommitIn,
+    idempotency: bytes,
     digest: bytes,
 ) -> tuple[Any, ...]:
     events = _Events([], [], [], [], [], [])
@@ -163,7 +174,7 @@ def _parameters(
         else:
             assert result.error is not None
             outcome, retry_after = FAILURE_CLASSES[result.error.class_], result.error.retry_after
-            labels = {"class": result.error.class_}
+            labels: dict[str, str] = {"class": result.error.class_}
             text = sealing.members(error=msgspec.json.encode(result.error), output=result.output)
             sealed = sealing.seal_event(key, run_id, text, labels=labels)
             events.add("step_failed", sealed.blob, sealed.commitment, labels=labels)
@@ -236,7 +247,7 @@ def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> tu
     )  # fmt: skip
 
 
-_NO_CHANNELS: Final = ("{}", "{}", "{}", "{}", "{}")
+_NO_CHANNELS: Final[tuple[str, ...]] = ("{}", "{}", "{}", "{}", "{}")
 
 
 def _sparse(column: list[Any]) -> list[Any] | None:

@@ -9,8 +9,8 @@ from django.db import connection
 from django.db.models import F
 
 from audit import operations as audit_ops
-from kernel import context, hints, ids, pool
 from kernel import actor as actors
+from kernel import context, hints, ids, pool
 from kernel.actor import Actor
 from kernel.errors import NotFound
 from privacy import guard, keys
@@ -80,7 +80,8 @@ def _anchor_tenant(tenant: UUID, now: datetime) -> int:
                 content={"heads": heads}, now=now,
             )  # fmt: skip
             Anchor.objects.bulk_create(
-                Anchor(id=ids.uuid7(), run_id=run.id, seq=run.last_seq, digest=run.last_digest, entry_id=entry) for run in runs
+                Anchor(id=ids.uuid7(), run_id=run.id, seq=run.last_seq, digest=run.last_digest, entry_id=entry)
+                for run in runs
             )
             for run in runs:
                 run.anchored_seq = run.last_seq

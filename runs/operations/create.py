@@ -126,7 +126,9 @@ def _check_plan(steps: list[StepIn]) -> None:
             raise _invalid(f"steps/{index}/name", f"There are two steps {step.name!r}.")
         for position, name in enumerate(step.depends_on):
             if name not in known:
-                raise _invalid(f"steps/{index}/depends_on/{position}", f"Step {name!r} does not stand earlier in the plan.")
+                raise _invalid(
+                    f"steps/{index}/depends_on/{position}", f"Step {name!r} does not stand earlier in the plan."
+                )
         known.add(step.name)
 
 

@@ -1,6 +1,6 @@
 """Packing a long chain of changes into one whole checkpoint, so that a resume reads a bounded amount.
 
-A snapshot is derived: it may be made late, twice or never, without any loss. It is due when the changes since the last one have grown
+A snapshot is derived: it may be made late, twice or never, without any loss. It is due when the changes since have grown
 to its own size, so that all snapshots together cost about as much as the changes.
 """
 

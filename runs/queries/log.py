@@ -15,6 +15,7 @@ from psycopg.types.numeric import Int4, Int8
 
 from kernel import pool
 from kernel.errors import DomainError, NotFound
+from kernel.ports import Corrupt
 from privacy import codec, keys
 from privacy.keys import DataKey
 from runs import sealing
@@ -131,7 +132,7 @@ def event_payload(*, tenant: UUID, run_id: UUID, seq: int) -> bytes:
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
     try:
         return codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=bytes(stored[0])).body
-    except codec.Corrupt as error:
+    except Corrupt as error:
         raise PayloadUnreadable("The stored bytes do not open.") from error
 
 
@@ -144,7 +145,7 @@ def _event(
     if payload is not None:
         try:
             body = _members.decode(codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=payload).body)
-        except (codec.Corrupt, msgspec.DecodeError):
+        except (Corrupt, msgspec.DecodeError):
             body = None
     return EventRow(
         seq=seq, type=kind, schema_version=schema_version, actor_kind=actor_kind, actor_id=actor_id, step=step, lease_id=lease_id,

@@ -1,7 +1,7 @@
 """The stored state of a run: the newest whole checkpoint and the changes since, put together.
 
-What does not open is never guessed: the changes stop before the first damaged one, and a damaged whole checkpoint is replaced by the
-one before it and all changes since. Both are reported.
+What does not open is never guessed: the changes stop before the first damaged one, and a damaged whole checkpoint is replaced by
+the one before it and all changes since. Both are reported.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from psycopg.types.numeric import Int4
 
 from kernel import pool
 from kernel.errors import NotFound
+from kernel.ports import Corrupt
 from privacy import codec, keys
 from privacy.keys import DataKey
 from runs import patch, sealing
@@ -54,7 +55,12 @@ def load(*, tenant: UUID, run_id: UUID, principal: Principal | None = None) -> S
         raise NotFound("There is no such run.")
     found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id, recorded_at=recorded_at)
     if versions:
-        assemble(found, keys.data_key(tenant=tenant, key_id=data_key_id), run_id, zip(versions, seqs, kinds, bodies, strict=True))
+        assemble(
+            found,
+            keys.data_key(tenant=tenant, key_id=data_key_id),
+            run_id,
+            zip(versions, seqs, kinds, bodies, strict=True),
+        )
     return found
 
 
@@ -70,7 +76,7 @@ def assemble(found: StoredState, key: DataKey, run_id: UUID, rows: object) -> No
             else:
                 base, operations = patch.load(text), []
                 found.base_version = version
-        except (codec.Corrupt, msgspec.DecodeError):
+        except (Corrupt, msgspec.DecodeError):
             found.damaged.append(version)
             break
         found.version, found.seq = version, seq
@@ -84,5 +90,5 @@ def state_at_head(*, principal: Principal, run_id: UUID, head: int) -> State:
 
 def _open(key: DataKey, run_id: UUID, version: int, kind: str, body: bytes | None) -> bytes:
     if body is None:
-        raise codec.Corrupt
+        raise Corrupt
     return codec.unseal(key, context=run_id.bytes, label=sealing.checkpoint_label(version, kind), blob=bytes(body)).body

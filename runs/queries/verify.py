@@ -1,7 +1,7 @@
 """Recomputing a run's chain from what is stored, by the layout in PROTOCOL.md.
 
-Invariant: a changed byte in any column of an event or checkpoint, a missing or an extra event, and a cut tail are all found, and the
-first bad sequence number is named.
+Invariant: a changed byte in any column of an event or checkpoint, a missing or an extra event, and a cut tail are found, and
+the first bad sequence number is named.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from kernel.errors import NotFound
+from kernel.ports import Corrupt
 from privacy import codec, keys
 from privacy.keys import DataKey
 from runs import sealing
@@ -131,7 +132,7 @@ def _check_commitment(key: DataKey, run_id: UUID, event: Event, checkpoint: Chec
         return
     try:
         opened = codec.unseal(key, context=run_id.bytes, label=label, blob=bytes(blob))
-    except codec.Corrupt as error:
+    except Corrupt as error:
         raise _Bad(event.seq, "has a payload that does not open") from error
     if codec.commitment(salt=opened.salt, meta=meta, body=opened.body) != commitment:
         raise _Bad(event.seq, "has a payload or labels other than recorded")

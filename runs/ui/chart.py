@@ -54,8 +54,12 @@ def draw(detail: RunDetail, *, now: datetime, zone: tzinfo, fold: bool, first: i
         attempts.setdefault(attempt.step, []).append(attempt)
     run, live = detail.run, detail.run.status not in RUN_ENDS
     ends = {step.name: step.ended_at for step in steps}
-    rows = [_row(step, attempts.get(step.name, []), _ready(step, ends, run.created_at), live, now, zone) for step in shown]
-    chart = timeline.layout(rows, start=run.created_at.astimezone(zone), now=now, live=live, end=run.completed_at, fold=fold)
+    rows = [
+        _row(step, attempts.get(step.name, []), _ready(step, ends, run.created_at), live, now, zone) for step in shown
+    ]
+    chart = timeline.layout(
+        rows, start=run.created_at.astimezone(zone), now=now, live=live, end=run.completed_at, fold=fold
+    )
     label = gettext("Timeline of %(count)s steps from %(start)s to %(end)s.") % {
         "count": len(shown),
         "start": text.moment_text(chart.start, zone),
@@ -64,7 +68,9 @@ def draw(detail: RunDetail, *, now: datetime, zone: tzinfo, fold: bool, first: i
     if chart.folded:
         label += " " + gettext("%(span)s without a worker are collapsed.") % {"span": text.duration(chart.folded)}
     now_text = gettext("now %(time)s") % {"time": text.clock_time(now, zone, seconds=False)}
-    lines = [StepLine(step.id, step.name, step.status, _note(step, len(attempts.get(step.name, [])), now)) for step in shown]
+    lines = [
+        StepLine(step.id, step.name, step.status, _note(step, len(attempts.get(step.name, [])), now)) for step in shown
+    ]
     end = begin + len(shown)
     return RunChart(
         chart=chart,

@@ -45,7 +45,13 @@ class RunPage(TenantPage):
         return queries.get_run(tenant=self.visitor.tenant_id, run_id=run_id, now=now)
 
     def head(self, detail: RunDetail, now: datetime) -> dict[str, Any]:
-        return {"detail": detail, "run": detail.run, "tab": self.tab, "ended": detail.run.status in RUN_ENDS, "now": now}
+        return {
+            "detail": detail,
+            "run": detail.run,
+            "tab": self.tab,
+            "ended": detail.run.status in RUN_ENDS,
+            "now": now,
+        }
 
     def number(self, name: str) -> int | None:
         """A parameter that is a plain number below a thousand million; anything else counts as absent."""
@@ -199,7 +205,6 @@ class State(RunPage):
         return {**context, "view": view, "version": version, "against": against, "changes": changes}
 
 
-
 class Verify(Overview):
     """Recomputes the chain. A POST, because it is work; it changes nothing."""
 
@@ -263,5 +268,3 @@ def _with_days(rows: list[EventRow]) -> list[tuple[EventRow, str, datetime | Non
         found.append((row, event_state(row), row.recorded_at if day != last else None))
         last = day
     return found
-
-

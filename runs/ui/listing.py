@@ -64,7 +64,9 @@ class RunList(TenantPage):
                 "live": "cursor" not in request.GET,
                 "chips": chips,
                 "filters": filters,
-                "views": [(name, word, set(wanted) == set(filters.status), self._view(wanted)) for name, word, wanted in VIEWS],
+                "views": [
+                    (name, word, set(wanted) == set(filters.status), self._view(wanted)) for name, word, wanted in VIEWS
+                ],
                 "statuses": list(RUN_MOVES),
                 "agents": tenancy_queries.list_agents(tenant=self.visitor.tenant_id),
                 "projects": tenancy_queries.list_projects(tenant=self.visitor.tenant_id),
@@ -103,7 +105,8 @@ class RunList(TenantPage):
         chips = []
         if not any(set(wanted) == set(status) for _name, _word, wanted in VIEWS):
             chips += [
-                Chip(gettext("Status"), str(states.look(s).word), paging.without_value(path, query, "status", s)) for s in status
+                Chip(gettext("Status"), str(states.look(s).word), paging.without_value(path, query, "status", s))
+                for s in status
             ]
         for name, label, value in (
             ("workflow", gettext("Workflow"), filters.workflow),

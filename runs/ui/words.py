@@ -66,7 +66,8 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
             return Why(
                 "waiting",
                 gettext("No worker has taken %(step)s yet") % {"step": name},
-                gettext("%(step)s is ready. No worker of queue %(queue)s has claimed it.") % {"step": name, "queue": step.queue},
+                gettext("%(step)s is ready. No worker of queue %(queue)s has claimed it.")
+                % {"step": name, "queue": step.queue},
                 wait.since,
                 gettext("It starts as soon as a worker claims it. Until then nothing happens, and nothing is lost."),
                 _checked(detail),
@@ -76,7 +77,8 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
             return Why(
                 "lease_lost",
                 gettext("The worker of %(step)s has stopped answering") % {"step": name},
-                gettext("%(worker)s has not been heard of since its lease ran out.") % {"worker": last.worker if last else ""},
+                gettext("%(worker)s has not been heard of since its lease ran out.")
+                % {"worker": last.worker if last else ""},
                 wait.since,
                 gettext("Within seconds the step is given to another worker, which goes on from the last commit."),
                 _checked(detail),
@@ -85,7 +87,8 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
             return Why(
                 "waiting",
                 gettext("%(step)s failed and is tried again") % {"step": name},
-                gettext("Attempt %(next)s of %(most)s follows by itself.") % {"next": step.attempts + 1, "most": step.max_attempts},
+                gettext("Attempt %(next)s of %(most)s follows by itself.")
+                % {"next": step.attempts + 1, "most": step.max_attempts},
                 wait.since,
                 gettext("The next attempt is due %(time)s.") % {"time": moment_text(step.due_at, zone, today=now)},
                 _checked(detail),
@@ -129,6 +132,9 @@ def _checked(detail: RunDetail) -> str:
     if detail.run.status in RUN_ENDS:
         return ""
     held = sum(attempt.outcome is None for attempt in detail.attempts)
-    done = gettext("%(done)s of %(total)s steps are done.") % {"done": detail.run.steps_done, "total": detail.run.steps_total}
+    done = gettext("%(done)s of %(total)s steps are done.") % {
+        "done": detail.run.steps_done,
+        "total": detail.run.steps_total,
+    }
     lease = gettext("No lease is held.") if not held else gettext("Leases held: %(count)s.") % {"count": held}
     return f"{done} {lease}"

@@ -3,12 +3,11 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.text
-import kernel.context
-import kernel.ids
 from django.db import migrations, models
 
+import kernel.context
+import kernel.ids
 from kernel.rls import TenantTable, definer_function
-
 
 KEY_BY_PREFIX = definer_function(
     "key_by_prefix(text)",
@@ -34,7 +33,6 @@ MEMBERSHIPS_OF = definer_function(
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -43,95 +41,165 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='User',
+            name="User",
             fields=[
-                ('password', models.CharField(max_length=128, verbose_name='password')),
-                ('last_login', models.DateTimeField(blank=True, null=True, verbose_name='last login')),
-                ('id', models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('email', models.EmailField(max_length=254)),
-                ('name', models.CharField(max_length=120)),
-                ('is_active', models.BooleanField(default=True)),
-                ('created_at', models.DateTimeField()),
+                ("password", models.CharField(max_length=128, verbose_name="password")),
+                ("last_login", models.DateTimeField(blank=True, null=True, verbose_name="last login")),
+                ("id", models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("email", models.EmailField(max_length=254)),
+                ("name", models.CharField(max_length=120)),
+                ("is_active", models.BooleanField(default=True)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(django.db.models.functions.text.Lower('email'), name='tenancy_user_email_unique')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        django.db.models.functions.text.Lower("email"), name="tenancy_user_email_unique"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Agent',
+            name="Agent",
             fields=[
-                ('tenant_id', models.UUIDField(default=kernel.context.current_tenant, editable=False)),
-                ('id', models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.SlugField(db_index=False, max_length=60)),
-                ('name', models.CharField(max_length=120)),
-                ('created_at', models.DateTimeField()),
+                ("tenant_id", models.UUIDField(default=kernel.context.current_tenant, editable=False)),
+                ("id", models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("slug", models.SlugField(db_index=False, max_length=60)),
+                ("name", models.CharField(max_length=120)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'slug',), name='tenancy_agent_slug_unique')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=(
+                            "tenant_id",
+                            "slug",
+                        ),
+                        name="tenancy_agent_slug_unique",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Member',
+            name="Member",
             fields=[
-                ('tenant_id', models.UUIDField(default=kernel.context.current_tenant, editable=False)),
-                ('id', models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('user_id', models.UUIDField()),
-                ('email', models.EmailField(max_length=254)),
-                ('name', models.CharField(max_length=120)),
-                ('roles', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('owner', 'Owner'), ('admin', 'Admin'), ('operator', 'Operator'), ('approver', 'Approver'), ('compliance', 'Compliance'), ('auditor', 'Auditor'), ('viewer', 'Viewer')], max_length=20), size=None)),
-                ('created_at', models.DateTimeField()),
+                ("tenant_id", models.UUIDField(default=kernel.context.current_tenant, editable=False)),
+                ("id", models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("user_id", models.UUIDField()),
+                ("email", models.EmailField(max_length=254)),
+                ("name", models.CharField(max_length=120)),
+                (
+                    "roles",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(
+                            choices=[
+                                ("owner", "Owner"),
+                                ("admin", "Admin"),
+                                ("operator", "Operator"),
+                                ("approver", "Approver"),
+                                ("compliance", "Compliance"),
+                                ("auditor", "Auditor"),
+                                ("viewer", "Viewer"),
+                            ],
+                            max_length=20,
+                        ),
+                        size=None,
+                    ),
+                ),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'indexes': [models.Index(models.F('user_id'), name='tenancy_member_user')],
-                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'user_id',), name='tenancy_member_user_unique'), models.CheckConstraint(condition=models.Q(('roles__contained_by', ['owner', 'admin', 'operator', 'approver', 'compliance', 'auditor', 'viewer']), ('roles__len__gte', 1)), name='tenancy_member_roles_known')],
+                "indexes": [models.Index(models.F("user_id"), name="tenancy_member_user")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=(
+                            "tenant_id",
+                            "user_id",
+                        ),
+                        name="tenancy_member_user_unique",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "roles__contained_by",
+                                ["owner", "admin", "operator", "approver", "compliance", "auditor", "viewer"],
+                            ),
+                            ("roles__len__gte", 1),
+                        ),
+                        name="tenancy_member_roles_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Project',
+            name="Project",
             fields=[
-                ('tenant_id', models.UUIDField(default=kernel.context.current_tenant, editable=False)),
-                ('id', models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.SlugField(db_index=False, max_length=40)),
-                ('name', models.CharField(max_length=120)),
-                ('created_at', models.DateTimeField()),
+                ("tenant_id", models.UUIDField(default=kernel.context.current_tenant, editable=False)),
+                ("id", models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("slug", models.SlugField(db_index=False, max_length=40)),
+                ("name", models.CharField(max_length=120)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'slug',), name='tenancy_project_slug_unique')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=(
+                            "tenant_id",
+                            "slug",
+                        ),
+                        name="tenancy_project_slug_unique",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Tenant',
+            name="Tenant",
             fields=[
-                ('id', models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.SlugField(db_index=False, max_length=40)),
-                ('name', models.CharField(max_length=120)),
-                ('created_at', models.DateTimeField()),
+                ("id", models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("slug", models.SlugField(db_index=False, max_length=40)),
+                ("name", models.CharField(max_length=120)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('slug',), name='tenancy_tenant_slug_unique')],
+                "constraints": [models.UniqueConstraint(fields=("slug",), name="tenancy_tenant_slug_unique")],
             },
         ),
         migrations.CreateModel(
-            name='ApiKey',
+            name="ApiKey",
             fields=[
-                ('tenant_id', models.UUIDField(default=kernel.context.current_tenant, editable=False)),
-                ('id', models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('prefix', models.CharField(max_length=12)),
-                ('digest', models.BinaryField(max_length=32)),
-                ('name', models.CharField(max_length=120)),
-                ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), size=None)),
-                ('project_ids', django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), null=True, size=None)),
-                ('version', models.IntegerField(default=1)),
-                ('created_at', models.DateTimeField()),
-                ('created_by', models.CharField(max_length=160)),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('revoked_at', models.DateTimeField(null=True)),
-                ('last_used_at', models.DateTimeField(null=True)),
-                ('replaced_by', models.UUIDField(null=True)),
-                ('agent', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, to='tenancy.agent')),
+                ("tenant_id", models.UUIDField(default=kernel.context.current_tenant, editable=False)),
+                ("id", models.UUIDField(default=kernel.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("prefix", models.CharField(max_length=12)),
+                ("digest", models.BinaryField(max_length=32)),
+                ("name", models.CharField(max_length=120)),
+                (
+                    "scopes",
+                    django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), size=None),
+                ),
+                (
+                    "project_ids",
+                    django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), null=True, size=None),
+                ),
+                ("version", models.IntegerField(default=1)),
+                ("created_at", models.DateTimeField()),
+                ("created_by", models.CharField(max_length=160)),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("revoked_at", models.DateTimeField(null=True)),
+                ("last_used_at", models.DateTimeField(null=True)),
+                ("replaced_by", models.UUIDField(null=True)),
+                (
+                    "agent",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="tenancy.agent",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('prefix',), name='tenancy_apikey_prefix_unique')],
+                "constraints": [models.UniqueConstraint(fields=("prefix",), name="tenancy_apikey_prefix_unique")],
             },
         ),
         TenantTable("tenancy_tenant", column="id", grants="select, insert, update", definer_reads=True),
@@ -139,7 +207,10 @@ class Migration(migrations.Migration):
         TenantTable("tenancy_agent", grants="select, insert, update"),
         TenantTable("tenancy_member", grants="select, insert, update, delete", definer_reads=True),
         TenantTable(
-            "tenancy_apikey", grants="select, insert, update", foreign_keys=[("agent_id", "tenancy_agent")], definer_reads=True
+            "tenancy_apikey",
+            grants="select, insert, update",
+            foreign_keys=[("agent_id", "tenancy_agent")],
+            definer_reads=True,
         ),
         migrations.RunSQL(KEY_BY_PREFIX + MEMBERSHIPS_OF),
     ]

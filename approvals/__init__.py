@@ -1,0 +1,1 @@
+"""Who may let an effect happen: policies, requests, decisions and grants. Plugs into the gates of `runs`."""

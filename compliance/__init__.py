@@ -1,0 +1,1 @@
+"""Redaction, retention, subjects' rights and erasure. Stands above every app whose data it must reach."""

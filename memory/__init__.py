@@ -1,0 +1,1 @@
+"""What agents remember: working buffers, facts, relations and episodes, and their retrieval. May use `runs` and below."""

@@ -1,0 +1,149 @@
+"""`make bench`: Smriti over HTTP beside the floor, alternating in one run, so that ratios mean something on a shared machine."""
+
+import argparse
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+from tests.benchmarks.payloads import Step, make_run
+from tests.servers import PASSWORD, Servers, clone
+
+SETTINGS: dict[str, str | int] = {"shared_buffers": "1GB", "max_wal_size": "4GB", "max_connections": 150}
+
+
+@dataclass(frozen=True)
+class Result:
+    steps_s: float
+    p50_ms: float
+    p95_ms: float
+    bytes_step: float
+    cpu_ms_step: float
+    resume_ms: float
+
+
+def measure(contender: Any, runs: list[list[Step]], clients: int, size: Callable[[], int]) -> Result:
+    """All runs by `clients` threads; then resume six of them."""
+    warm = contender.start_run(make_run(9_999))
+    for seq in range(len(warm.run)):
+        warm.step(seq)
+    started = [contender.start_run(run) for run in runs]
+
+    def work(run: Any) -> list[float]:
+        times = []
+        for seq in range(len(run.run)):
+            begin = time.perf_counter()
+            run.step(seq)
+            times.append((time.perf_counter() - begin) * 1e3)
+        return times
+
+    before, cpu = size(), getattr(contender, "cpu_seconds", time.process_time)
+    cpu_before, begin = cpu(), time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        times = [ms for run in pool.map(work, started) for ms in run]
+    wall, used = time.perf_counter() - begin, cpu() - cpu_before
+    grown = size() - before
+    resumes = []
+    for run in started[:6]:
+        run.resume()
+        begin = time.perf_counter()
+        state = run.resume()
+        resumes.append((time.perf_counter() - begin) * 1e3)
+        assert state == run.run[-1].state, "the resumed state differs"
+    times.sort()
+    count = len(times)
+    return Result(
+        count / wall,
+        times[count // 2],
+        times[int(count * 0.95)],
+        grown / count,
+        used / count * 1e3,
+        statistics.median(resumes),
+    )
+
+
+def table_bytes(admin_url: str) -> int:
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute("checkpoint")
+        row = connection.execute(
+            """select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint from pg_class c
+               join pg_namespace n on n.oid = c.relnamespace
+               where c.relkind = 'r' and n.nspname not in ('pg_catalog', 'information_schema')"""
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--clients", default="1,4,16")
+    parser.add_argument("--runs", default="12,16,32", help="runs of 20 steps for each number of clients")
+    options = parser.parse_args()
+    servers = Servers(settings=SETTINGS)
+    servers.start()
+    try:
+        os.environ["DATABASE_URL"] = clone(servers.postgres.admin_url, "bench_smriti")
+        import django
+
+        django.setup()
+        bench(options, servers.postgres.admin_url)
+    finally:
+        servers.stop()
+
+
+def bench(options: argparse.Namespace, admin_url: str) -> None:
+    from tests.benchmarks.floor import Floor
+    from tests.benchmarks.product import Product
+    from tests.cast import make_house
+
+    key = make_house("Bench", roles=()).keys["agent"]
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute("create database bench_floor owner smriti_owner")
+    address = f"127.0.0.1:{urlsplit(admin_url).port}"
+    floor_owner, floor_app = (
+        f"postgresql://{role}:{PASSWORD}@{address}/bench_floor" for role in ("smriti_owner", "smriti_app")
+    )
+    floor_admin, smriti_admin = (admin_url.rpartition("/")[0] + f"/{name}" for name in ("bench_floor", "bench_smriti"))
+    floor, product = Floor(floor_owner, floor_app, 16), Product(key)
+    try:
+        for clients, count in zip(map(int, options.clients.split(",")), map(int, options.runs.split(",")), strict=True):
+            results: dict[str, list[Result]] = {floor.name: [], product.name: []}
+            for rep in range(options.reps):
+                runs = [make_run(seed) for seed in range(rep * count, (rep + 1) * count)]
+                for contender, url in ((floor, floor_admin), (product, smriti_admin)):
+                    results[contender.name].append(
+                        measure(contender, runs, clients, functools.partial(table_bytes, url))
+                    )
+            report(clients, results)
+    finally:
+        product.close()
+        floor.close()
+
+
+def report(clients: int, results: dict[str, list[Result]]) -> None:
+    print(
+        f"\n{clients} client{'s' if clients > 1 else ''}, median of {len(next(iter(results.values())))} alternating runs"
+    )
+    print(f"{'':18}{'steps/s':>9}{'p50 ms':>9}{'p95 ms':>9}{'B/step':>9}{'CPU ms':>9}{'resume ms':>11}")
+    columns = ("steps_s", "p50_ms", "p95_ms", "bytes_step", "cpu_ms_step", "resume_ms")
+    medians = {
+        name: [statistics.median(getattr(r, c) for r in found) for c in columns] for name, found in results.items()
+    }
+    for name, row in medians.items():
+        print(f"{name:18}{row[0]:9.0f}{row[1]:9.2f}{row[2]:9.2f}{row[3]:9.0f}{row[4]:9.2f}{row[5]:11.2f}")
+    floor, product = medians.values()
+    pairs = zip(*results.values(), strict=True)
+    ratio = statistics.median(own.steps_s / base.steps_s for base, own in pairs)
+    print(f"{'ratio':18}{ratio:9.2f}{'':18}{product[3] / floor[3]:9.2f}{'':9}{product[5] / floor[5]:11.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
