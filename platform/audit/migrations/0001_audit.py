@@ -102,7 +102,7 @@ SEAL_GRANT = f"grant execute on function audit_seal(uuid, integer) to {roles.APP
 UNSEALED = definer_function(
     "audit_unsealed_tenants()",
     """create function audit_unsealed_tenants() returns setof uuid
-       language sql stable security definer set search_path = pg_catalog, public
+       language sql stable security definer set search_path = public, pg_temp
        as 'select distinct tenant_id from audit_pending'""",
 )
 
