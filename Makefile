@@ -37,7 +37,8 @@ check: .venv/.installed-dev
 	$(RUN) -m djlint templates --check --lint --quiet
 	$(SETTINGS) $(RUN) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 	$(SETTINGS) $(RUN) manage.py check --deploy --fail-level WARNING
-	@! git grep -nE '[/]work/|index[-]url|"resolved": *"http' -- . || { echo "These lines name a machine's path or a registry."; exit 1; }
+	@! git grep -nE -e '$(CURDIR)(/|$$)' -e 'index[-]url|"resolved": *"http' -- . || \
+		{ echo "These lines name a machine's path or a registry."; exit 1; }
 
 bench: .venv/.installed-dev
 	$(RUN) -m tests.benchmarks

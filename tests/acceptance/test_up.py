@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -204,9 +205,21 @@ def check_sample_run(machine: Machine, key: str) -> None:
     with httpx.Client(
         base_url=f"{machine.url}/api/v1", headers={"Authorization": f"Bearer {key}"}, timeout=30
     ) as client:
-        runs = client.get("/runs").raise_for_status().json()["items"]
+        runs = ask(client, "/runs")["items"]
         assert [run["status"] for run in runs] == ["completed"]
-        assert client.get(f"/runs/{runs[0]['id']}/verify").raise_for_status().json()["ok"]
+        assert ask(client, f"/runs/{runs[0]['id']}/verify")["ok"]
+
+
+def ask(client: httpx.Client, path: str) -> Any:
+    """What the API answers. After a crash of the database it says 503 until each process has connected anew."""
+    answers: list[httpx.Response] = []
+
+    def served() -> bool:
+        answers.append(client.get(path))
+        return answers[-1].status_code != 503
+
+    wait_for(served)
+    return answers[-1].raise_for_status().json()
 
 
 def check_restart(machine: Machine, part: str) -> None:
