@@ -87,6 +87,9 @@ class Api:
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._dice, self._journal = dice, journal
 
+    def close(self) -> None:
+        self._connection.close()
+
     def call(self, method: str, path: str, body: bytes | None = None, *, key: str = "", lossy: bool = False) -> Answer:
         headers = self._headers | ({"Idempotency-Key": key} if key else {})
         deadline = time.monotonic() + PATIENCE
@@ -151,10 +154,13 @@ class Worker:
                 if answer.status == 200:
                     head = answer.body["head"]
                     break
-                if answer.code == "idempotency_key_reused" and not changes_state(key):
-                    # A predecessor did it and died. The key tells; no checkpoint does.
+                if answer.code == "idempotency_key_reused":
+                    # Done by a predecessor that died, or by a successor while this worker was stopped: then stop.
                     self.journal.write("found_done", run=run, key=key)
-                    break
+                    self.heartbeat(claim)
+                    if not changes_state(key):
+                        break
+                    raise AssertionError(f"{key} was done, the state does not have it, and the lease is mine")
                 if answer.code != "stale_head":
                     raise AssertionError(f"commit {key}: {answer}")
                 head, log = self.load(run)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from tests.acceptance import kill_worker
 from tests.acceptance.kill_worker import Answer, Api, Json
@@ -56,7 +56,6 @@ class Books:
 
 class Campaign:
     def __init__(self, platform: Platform, folder: Path, seed: int) -> None:
-        folder.mkdir(parents=True)
         self.platform, self.folder = platform, folder
         self.dice = random.Random(seed)
         self.queue = f"kills-{seed}"
@@ -67,6 +66,13 @@ class Campaign:
         self._open: list[str] = []
         self._started = 0
         self._signals: list[tuple[float, signal.Signals, Process]] = []
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.api.close()
 
     def drive(self, *, kills: int, postgres_kills: int = 0) -> None:
         """Kill `kills` processes while work goes on, and let every run end."""
@@ -164,7 +170,10 @@ class Campaign:
     def send_signals(self) -> None:
         due = [planned for planned in self._signals if planned[0] <= time.monotonic()]
         for planned in due:
-            planned[2].popen.send_signal(planned[1])
+            _, number, worker = planned
+            worker.popen.send_signal(number)
+            if number == signal.SIGKILL:
+                worker.popen.wait()
             self._signals.remove(planned)
 
     def let_end(self, patience: float = 120) -> None:
@@ -241,7 +250,7 @@ class Campaign:
         for key, answer in acknowledged.items():
             assert found[key][0][0] == answer["first_seq"], f"{run} {key}: at {found[key]}, not as in {answer}"
             assert events[answer["last_seq"] - 1]["digest"] == answer["digest"], f"{run} {key}: another digest"
-        log = self.api.call("GET", f"/runs/{run}/checkpoints/latest").body["state"]["log"]
+        log = self.checkpoint(run)["state"]["log"]
         assert sorted(log) == sorted(filter(kill_worker.changes_state, ALL_KEYS)), f"{run}: a change lost or repeated"
         return len(events)
 
@@ -263,6 +272,13 @@ class Campaign:
 
     def commit(self, run: str, key: str, body: str) -> Answer:
         return self.api.call("POST", f"/runs/{run}/commit", body.encode(), key=f"{run}/{key}")
+
+    def claim(self) -> Json:
+        claim = {"worker": "harness", "queues": [self.queue], "lease_seconds": 60}
+        return self.api.call("POST", "/work/claim", json.dumps(claim).encode()).body
+
+    def checkpoint(self, run: str) -> Json:
+        return self.api.call("GET", f"/runs/{run}/checkpoints/latest").body
 
     def run(self, run: str) -> Json:
         found: Json = self.api.call("GET", f"/runs/{run}").body["run"]

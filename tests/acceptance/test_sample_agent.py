@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,8 +17,9 @@ pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def client(live: Live) -> Client:
-    return Client(live.base_url, live.key)
+def client(live: Live) -> Iterator[Client]:
+    with Client(live.base_url, live.key) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -58,14 +60,13 @@ def test_the_state_has_the_shape_of_the_brief(client: Client, run: str) -> None:
     assert [artifact["name"] for artifact in found["artifacts"]] == ["invoices.csv", "bank_statement.csv", "report"]
 
 
-def test_a_killed_worker_is_succeeded_by_another(live: Live) -> None:
+def test_a_killed_worker_is_succeeded_by_another(live: Live, client: Client) -> None:
     command = [sys.executable, "-m", "config.demo.agent", "--base-url", live.base_url, "--kill-demo"]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"SMRITI_API_KEY": live.key}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     run = done.stdout.split()[1].rstrip(":")
-    client = Client(live.base_url, live.key)
     matching = [event for event in kill_demo.all_events(client, run) if event["step"] == "match_payments"]
     leases = [event["lease"] for event in matching if event["type"] == "step_leased"]
     lost = [event["lease"] for event in matching if event["type"] == "lease_lost"]
@@ -85,7 +86,8 @@ def test_a_file_that_changed_under_the_run_ends_it_clearly(
     one.serve()
     failed = next(event for event in kill_demo.all_events(client, run) if event["type"] == "step_failed")
     assert kill_demo.read(client, run)["status"] == "dead_letter"
-    assert failed["error"] == {"class": "permanent", "message": "invoices.csv is not the file that this run began with"}
+    assert failed["error"]["class"] == "permanent"
+    assert failed["error"]["message"] == "invoices.csv is not the file that this run began with"
 
 
 def test_a_lost_lease_stops_the_worker_and_changes_nothing(client: Client, run: str) -> None:

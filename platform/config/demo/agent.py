@@ -42,8 +42,8 @@ PLAN: Final[Json] = {
     ],
 }
 OPEN: Final = ("pending", "running", "waiting")
-# The answers that say: this step is another worker's now, or nobody's. What was not committed is not ours to commit.
-LOST: Final = {"stale_epoch", "lease_expired", "lease_lost", "run_finished"}
+# The answers that say: this step is another worker's now, or nobody's. The last one: another worker did this very piece.
+LOST: Final = {"stale_epoch", "lease_expired", "lease_lost", "run_finished", "idempotency_key_reused"}
 
 
 class Refused(Exception):
@@ -61,6 +61,12 @@ class Client:
         self._patience = patience
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._http = httpx.Client(base_url=f"{base_url.rstrip('/')}/api/v1", headers=headers, timeout=20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
     def call(self, method: str, path: str, body: object = None, *, idempotency_key: str | None = None) -> Json:
         """The answer, or {} when it is empty. Raises Refused."""
@@ -335,16 +341,16 @@ def main() -> None:
         from config.demo import kill_demo
 
         sys.exit(kill_demo.main(options.base_url, options.key))
-    worker = Worker(
-        Client(options.base_url, options.key),
-        name=options.worker,
-        chunk=options.chunk,
-        pause=options.pause,
-        lease_seconds=options.lease_seconds,
-        run=options.run,
-    )
     try:
-        worker.serve()
+        with Client(options.base_url, options.key) as client:
+            Worker(
+                client,
+                name=options.worker,
+                chunk=options.chunk,
+                pause=options.pause,
+                lease_seconds=options.lease_seconds,
+                run=options.run,
+            ).serve()
     except (Refused, httpx.TransportError) as error:
         sys.exit(f"{options.worker}: {error}")
     except KeyboardInterrupt:

@@ -31,7 +31,8 @@ def main(base_url: str, key: str) -> int:
     """Run it; the exit code."""
     workers: list[Process] = []
     try:
-        show(Client(base_url, key), base_url, key, workers)
+        with Client(base_url, key) as client:
+            show(client, base_url, key, workers)
     except Failed as failure:
         print(f"FAILED: {failure}", flush=True)
         return 1
