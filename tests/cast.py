@@ -6,7 +6,6 @@ from uuid import UUID
 
 import httpx
 
-from config.wsgi import application
 from kernel import actor, clock, ids
 from kernel.context import tenant_scope
 from tenancy import operations as tenancy_ops
@@ -73,6 +72,8 @@ def make_house(name: str, *, roles: tuple[str, ...] = tuple(Role.values), now: d
 
 def client(key: str | None) -> httpx.Client:
     """A client of the API, in process, through the same entry point as the web server."""
+    from config.wsgi import application  # asks the database which role it is: not while tests are collected
+
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     transport = httpx.WSGITransport(app=application, raise_app_exceptions=True)
     return httpx.Client(transport=transport, base_url="http://testserver/api/v1", headers=headers)

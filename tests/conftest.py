@@ -84,6 +84,14 @@ def house() -> "House":
 
 
 @pytest.fixture
+def other_house() -> "House":
+    """A second tenant, which must never see anything of the first."""
+    from tests.cast import make_house
+
+    return make_house("Globex", roles=())
+
+
+@pytest.fixture
 def cast() -> "Cast":
     from tests.cast import Cast, make_house
 

@@ -20,3 +20,30 @@ class Subject(TenantModel):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant_id", "ref_digest"], name="privacy_subject_ref_unique")]
+
+
+class HoldKind(models.TextChoices):
+    SUBJECT = "subject"
+    RUN = "run"
+    PROJECT = "project"
+
+
+class LegalHold(TenantModel):
+    """Something that must not be deleted while a dispute or an order lasts. It beats every other rule."""
+
+    kind = models.CharField(max_length=8, choices=HoldKind.choices)
+    target_id = models.UUIDField()
+    reason_sealed = models.BinaryField(null=True)
+    review_on = models.DateField()
+    placed_at = models.DateTimeField()
+    released_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=models.Q(kind__in=HoldKind.values), name="privacy_legalhold_kind_known"),
+        ]
+        indexes = [
+            models.Index(
+                "tenant_id", "target_id", condition=models.Q(released_at__isnull=True), name="privacy_legalhold_active"
+            ),
+        ]
