@@ -1,11 +1,14 @@
 """The sample agent on a real server: whatever happens to its workers, its report is that of an undisturbed run."""
 
+import itertools
 import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 
 from config.demo import agent, kill_demo, reconcile
@@ -67,6 +70,11 @@ def test_a_killed_worker_is_succeeded_by_another(live: Live, client: Client) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     run = done.stdout.split()[1].rstrip(":")
+    attempts = client.call("GET", f"/runs/{run}")["attempts"]
+    assert [(a["worker"], a["outcome"]) for a in attempts if a["step"] == "match_payments"] == [
+        ("worker-1", "lost"),
+        ("worker-2", "succeeded"),
+    ]
     matching = [event for event in kill_demo.all_events(client, run) if event["step"] == "match_payments"]
     leases = [event["lease"] for event in matching if event["type"] == "step_leased"]
     lost = [event["lease"] for event in matching if event["type"] == "lease_lost"]
@@ -75,6 +83,27 @@ def test_a_killed_worker_is_succeeded_by_another(live: Live, client: Client) -> 
     by_worker = [sum(e["type"] == "tool_succeeded" and e["lease"] == lease for e in matching) for lease in leases]
     assert min(by_worker) > 0
     assert sum(by_worker) == 22  # chunks of 40 invoices, none of them twice
+
+
+def test_lost_answers_repeat_nothing(client: Client, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, sent = httpx.Client.request, itertools.count()
+
+    def lose_every_second(http: httpx.Client, method: str, url: str, **more: Any) -> httpx.Response:
+        answer = request(http, method, url, **more)
+        if method == "POST" and next(sent) % 2:
+            raise httpx.ReadTimeout("the answer is lost")
+        return answer
+
+    one = worker(client, run)
+    for _ in range(3):
+        claimed = claim(client, run)
+        with monkeypatch.context() as lossy:
+            lossy.setattr(httpx.Client, "request", lose_every_second)
+            one.work(claimed)
+    assert state(client, run)["report"] == reconcile.undisturbed(agent.DATA)
+    types = [event["type"] for event in kill_demo.all_events(client, run)]
+    assert types.count("tool_succeeded") == types.count("tool_called") == 7  # reading, five chunks of 200, the report
+    assert types.count("step_succeeded") == 3
 
 
 def test_a_file_that_changed_under_the_run_ends_it_clearly(

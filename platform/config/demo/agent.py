@@ -41,6 +41,7 @@ PLAN: Final[Json] = {
         {"name": "create_report", "queue": QUEUE, "depends_on": ["match_payments"]},
     ],
 }
+PATIENCE: Final = 60  # seconds for which a call is tried again
 OPEN: Final = ("pending", "running", "waiting")
 # The answers that say: this step is another worker's now, or nobody's. The last one: another worker did this very piece.
 LOST: Final = {"stale_epoch", "lease_expired", "lease_lost", "run_finished", "idempotency_key_reused"}
@@ -57,8 +58,7 @@ class Refused(Exception):
 class Client:
     """Calls the API. A lost answer, an overloaded or a restarting server is asked again with the same bytes and key."""
 
-    def __init__(self, base_url: str, key: str, *, patience: float = 60) -> None:
-        self._patience = patience
+    def __init__(self, base_url: str, key: str) -> None:
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._http = httpx.Client(base_url=f"{base_url.rstrip('/')}/api/v1", headers=headers, timeout=20)
 
@@ -68,11 +68,19 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def call(self, method: str, path: str, body: object = None, *, idempotency_key: str | None = None) -> Json:
-        """The answer, or {} when it is empty. Raises Refused."""
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        idempotency_key: str | None = None,
+        patience: float = PATIENCE,
+    ) -> Json:
+        """The answer, or {} when it is empty. Raises Refused, and when there is none for `patience` seconds, its cause."""
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-        deadline, delay = time.monotonic() + self._patience, 0.05
+        deadline, delay = time.monotonic() + patience, 0.05
         while True:
             try:
                 answer = self._http.request(method, path, content=content, headers=headers)
@@ -105,7 +113,7 @@ class Heartbeat(threading.Thread):
         body = {"epoch": self._epoch, "lease_seconds": self._seconds}
         while not self._done.wait(self._seconds / 3):
             try:
-                self._client.call("POST", self._path, body)
+                self._client.call("POST", self._path, body, patience=self._seconds)
             except (Refused, httpx.TransportError):
                 self.lost.set()
                 return
@@ -116,6 +124,7 @@ class Heartbeat(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
+        self.join()
 
 
 class Task:
@@ -335,6 +344,8 @@ def main() -> None:
     parser.add_argument("--lease-seconds", type=float, default=30)
     parser.add_argument("--kill-demo", action="store_true", help="kill a worker in mid-work, and let another go on")
     options = parser.parse_args()
+    if options.chunk < 1:
+        parser.error("a chunk has at least one invoice")
     if not options.key:
         parser.error("an API key is needed: --key, or SMRITI_API_KEY")
     if options.kill_demo:
