@@ -1,0 +1,96 @@
+"""A tenant with a row in every table, so that there is something to steal."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import httpx
+
+from kernel import clock
+from kernel.actor import system
+from kernel.context import tenant_scope
+from privacy import operations as privacy_ops
+from privacy.models import HoldKind
+from runs import operations as runs_ops
+from tests.cast import House, client, make_house
+
+
+@dataclass(frozen=True)
+class Story:
+    """`words`: what this tenant alone knows; none may appear in another's answers."""
+
+    house: House
+    run_id: UUID
+    lease: UUID
+    project: str
+    agent: str
+    words: tuple[str, ...]
+
+    @property
+    def ids(self) -> dict[str, UUID]:
+        return {
+            "run_id": self.run_id,
+            "lease": self.lease,
+            "member_id": self.house.members["viewer"],
+            "key_id": self.house.key_ids["operator"],
+        }
+
+
+def tell(name: str) -> Story:
+    """A fresh tenant that has used everything."""
+    house = make_house(name)
+    word = f"{name.lower()}-{house.id.hex[-8:]}"
+    with client(house.keys["admin"]) as admin, client(house.keys["agent"]) as agent:
+        _sent(admin.post("/projects", json={"slug": word, "name": word}, headers={"Idempotency-Key": "p"}))
+        _sent(admin.post("/agents", json={"slug": word, "name": word}))
+        steps = [{"name": "fetch"}, {"name": "match", "depends_on": ["fetch"]}]
+        body = {
+            "workflow": word, "workflow_version": "1", "project": word, "subject": f"{word}@example.com", "steps": steps,
+            "labels": {"from": word}, "input": {"say": word},
+        }  # fmt: skip
+        run = _sent(agent.post("/runs", json=body, headers={"Idempotency-Key": "r"}))["id"]
+        work = _sent(agent.post("/work/claim", json={"worker": word}))
+        commit = {
+            "lease": work["lease"], "epoch": work["epoch"], "head": work["run"]["head"],
+            "events": [{"type": "note", "payload": {"say": word}, "labels": {"from": word}}],
+            "checkpoint": {"state": {"say": word}}, "step": {"outcome": "succeeded", "output": {"say": word}},
+        }  # fmt: skip
+        _sent(agent.post(f"/runs/{run}/commit", json=commit, headers={"Idempotency-Key": "c"}))
+        work = _sent(agent.post("/work/claim", json={"worker": word}))
+        run_2 = _sent(agent.post("/runs", json=body | {"steps": steps[:1]}, headers={"Idempotency-Key": "r2"}))["id"]
+        work_2 = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run_2}))
+        end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}
+        _sent(agent.post(f"/runs/{run_2}/commit", json=end, headers={"Idempotency-Key": "c2"}))
+    now = clock.now()
+    runs_ops.anchor_heads(now=now)
+    with tenant_scope(house.id):
+        privacy_ops.place_hold(
+            tenant=house.id,
+            kind=HoldKind.RUN,
+            target_id=UUID(run),
+            reason=word,
+            review_on=now.date(),
+            actor=system("tests"),
+            now=now,
+        )
+    return Story(
+        house=house,
+        run_id=UUID(run),
+        lease=UUID(work["lease"]),
+        project=word,
+        agent=word,
+        words=(
+            word,
+            house.name,
+            str(house.id),
+            run,
+            work["lease"],
+            *map(str, house.members.values()),
+            *map(str, house.key_ids.values()),
+        ),
+    )
+
+
+def _sent(response: httpx.Response) -> Any:
+    assert response.is_success, response.text
+    return response.json()
