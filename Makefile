@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 RUN := .venv/bin/python
-PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
+PIP := $(RUN) -m pip --disable-pip-version-check -qq install
 # For commands that load the settings, but need no database.
 SETTINGS := SECRET_KEY=only-for-checks-0123456789-abcdefghijklmnopqrstuvwxyz-ABCDEF \
 	MASTER_KEY=b25seS1mb3ItY2hlY2tzLTAxMjM0NTY3ODlhYmNkZWY= BASE_URL=https://smriti.example \
@@ -34,7 +34,7 @@ check: .venv/.installed-dev
 	$(RUN) -m ruff format --check .
 	$(SETTINGS) $(RUN) -m mypy
 	.venv/bin/lint-imports
-	$(RUN) -m djlint templates --check --lint --quiet
+	$(RUN) -m djlint templates --lint --quiet
 	$(SETTINGS) $(RUN) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 	$(SETTINGS) $(RUN) manage.py check --deploy --fail-level WARNING
 	@! git grep -nE -e '$(CURDIR)(/|$$)' -e 'index[-]url|"resolved": *"http' -- . || \

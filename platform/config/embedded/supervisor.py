@@ -31,7 +31,7 @@ from config.embedded.server import Server
 from config.embedded.service import Service
 from config.embedded.valkey import ValkeyServer
 
-MIGRATE: Final = ("django", "migrate", "--no-input", "--database")
+MIGRATE: Final = ("django", "migrate", "--no-input", "--skip-checks", "--database")
 GRANIAN: Final = (
     "granian",
     "--host",
@@ -161,7 +161,7 @@ class Supervisor:
         for service in self._services(environment):
             service.start()
             self._units.append(Unit(service.name, service, started=time.monotonic()))
-        if self.demo:
+        if self.demo and not self._is_seeded(environment):
             self._run("seed", ["config.demo.seed"], environment)
             self._say("The demo tenants are there")
         self._wait_until_ready()
@@ -241,6 +241,13 @@ class Supervisor:
             Service(name, module, environment=environment, folder=self.home.folder, log=self._log(name), probe=probe)
             for name, (module, probe) in commands.items()
         ]
+
+    def _is_seeded(self, environment: Mapping[str, str]) -> bool:
+        """Whether demo.json is true still, so that a later start need not ask; of a database of the user's we cannot know."""
+        if self.given.get("DATABASE_URL") or not self.home.demo.exists():
+            return False
+        demo = json.loads(self.home.demo.read_text())
+        return demo["base_url"] == environment["BASE_URL"] and demo["waits_url"] == environment["WAITS_URL"]
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
