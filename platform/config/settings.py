@@ -145,7 +145,7 @@ ACCOUNT_ADAPTER = "tenancy.ui.account.ClosedDoor"
 ACCOUNT_FORMS = {"login": "tenancy.ui.account.SignIn", "change_password": "tenancy.ui.account.ChangePassword"}
 ACCOUNT_SESSION_REMEMBER = False
 LOGIN_URL = "account_login"
-LOGIN_REDIRECT_URL = "/t/"
+LOGIN_REDIRECT_URL = "tenancy:home"
 ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -170,7 +170,6 @@ CONTENT_SECURITY_POLICY = {
         "font-src": [SELF],
         "connect-src": [SELF],
         "form-action": [SELF],
-        "manifest-src": [SELF],
         "base-uri": [NONE],
         "frame-ancestors": [NONE],
     }

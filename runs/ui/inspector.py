@@ -41,8 +41,13 @@ class RunPage(TenantPage):
     section = "runs"
     tab = ""
 
-    def detail(self, run_id: UUID, now: datetime) -> RunDetail:
-        return queries.get_run(tenant=self.visitor.tenant_id, run_id=run_id, now=now)
+    @property
+    def run_id(self) -> UUID:
+        found: UUID = self.kwargs["run_id"]
+        return found
+
+    def detail(self, now: datetime) -> RunDetail:
+        return queries.get_run(tenant=self.visitor.tenant_id, run_id=self.run_id, now=now)
 
     def head(self, detail: RunDetail, now: datetime) -> dict[str, Any]:
         return {
@@ -58,14 +63,14 @@ class RunPage(TenantPage):
         value = self.request.GET.get(name, "")
         return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
 
-    def record(self, action: str, run_id: UUID, content: dict[str, object]) -> None:
+    def record(self, action: str, content: dict[str, object]) -> None:
         """Write into the audit log that the visitor saw what is inside."""
         audit_ops.record(
             tenant=self.visitor.tenant_id,
             actor=self.visitor.actor,
             action=action,
             target_kind="run",
-            target_id=run_id,
+            target_id=self.run_id,
             content=content,
             now=clock.now(),
         )
@@ -75,9 +80,9 @@ class Overview(RunPage):
     template_name = "runs/overview.html"
     tab = "timeline"
 
-    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+    def get(self, request: HttpRequest) -> HttpResponseBase:
         now = clock.now()
-        detail = self.detail(kwargs["run_id"], now)
+        detail = self.detail(now)
         version = _version(detail, now)
         if request.headers.get(LIVE) == version:
             return HttpResponse(status=204)
@@ -108,15 +113,15 @@ class Events(RunPage):
     template_name = "runs/events.html"
     tab = "events"
 
-    def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
-        return self.window(run_id, self.number("after") or (self.number("from") or 1) - 1)
+    def context(self) -> dict[str, Any]:
+        return self.window(self.number("after") or (self.number("from") or 1) - 1)
 
-    def window(self, run_id: UUID, after: int) -> dict[str, Any]:
+    def window(self, after: int) -> dict[str, Any]:
         now = clock.now()
-        detail = self.detail(run_id, now)
+        detail = self.detail(now)
         last = detail.run.last_seq
         after = min(after, max(0, last - 1))
-        page = queries.events_page(tenant=self.visitor.tenant_id, run_id=run_id, after=after, limit=WINDOW)
+        page = queries.events_page(tenant=self.visitor.tenant_id, run_id=self.run_id, after=after, limit=WINDOW)
         final = max(0, last - WINDOW)
 
         def address(start: int) -> str:
@@ -140,8 +145,9 @@ class Events(RunPage):
 class Event(Events):
     """One event beside the window of the log it stands in."""
 
-    def context(self, *, run_id: UUID, seq: int, **kwargs: Any) -> dict[str, Any]:
-        context = self.window(run_id, (seq - 1) // WINDOW * WINDOW)
+    def context(self) -> dict[str, Any]:
+        seq: int = self.kwargs["seq"]
+        context = self.window((seq - 1) // WINDOW * WINDOW)
         event = next((row for row in context["page"].rows if row.seq == seq), None)
         if event is None:
             raise NotFound("There is no such event.")
@@ -157,13 +163,14 @@ class Payload(Event):
 
     secret = True
 
-    def get(self, request: HttpRequest, *, run_id: UUID, seq: int, **kwargs: Any) -> HttpResponseBase:
-        payload = queries.event_payload(tenant=self.visitor.tenant_id, run_id=run_id, seq=seq)
-        self.record("run.payload_viewed", run_id, {"seq": seq})
+    def get(self, request: HttpRequest) -> HttpResponseBase:
+        seq: int = self.kwargs["seq"]
+        payload = queries.event_payload(tenant=self.visitor.tenant_id, run_id=self.run_id, seq=seq)
+        self.record("run.payload_viewed", {"seq": seq})
         shown = {"payload": payload, "seq": seq}
         if request.headers.get("HX-Request"):
-            return self.render({**shown, "run_id": run_id}, template="runs/payload.html")
-        return self.render({**self.context(run_id=run_id, seq=seq), **shown})
+            return self.render({**shown, "run_id": self.run_id}, template="runs/payload.html")
+        return self.render({**self.context(), **shown})
 
 
 class RawPayload(RunPage):
@@ -171,9 +178,10 @@ class RawPayload(RunPage):
 
     secret = True
 
-    def get(self, request: HttpRequest, *, run_id: UUID, seq: int, **kwargs: Any) -> HttpResponseBase:
-        payload = queries.event_payload(tenant=self.visitor.tenant_id, run_id=run_id, seq=seq)
-        self.record("run.payload_viewed", run_id, {"seq": seq})
+    def get(self, request: HttpRequest) -> HttpResponseBase:
+        seq: int = self.kwargs["seq"]
+        payload = queries.event_payload(tenant=self.visitor.tenant_id, run_id=self.run_id, seq=seq)
+        self.record("run.payload_viewed", {"seq": seq})
         return HttpResponse(payload, content_type="application/json")
 
 
@@ -184,11 +192,11 @@ class State(RunPage):
     tab = "state"
     secret = True
 
-    def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         tenant, now = self.visitor.tenant_id, clock.now()
-        detail = self.detail(run_id, now)
+        detail = self.detail(now)
         before = self.number("before")
-        rows = queries.checkpoints_page(tenant=tenant, run_id=run_id, before=before, limit=CHECKPOINTS + 1)
+        rows = queries.checkpoints_page(tenant=tenant, run_id=self.run_id, before=before, limit=CHECKPOINTS + 1)
         older, rows = len(rows) > CHECKPOINTS, rows[:CHECKPOINTS]
         context = {**self.head(detail, now), "rows": rows, "older": older and rows[-1].version, "before": before}
         version = self.number("version") or (rows[0].version if rows else 0)
@@ -197,11 +205,11 @@ class State(RunPage):
         against = self.number("against")
         if against is None:
             against = next((row.version for row in rows if row.version < version), None)
-        view = queries.checkpoint(tenant=tenant, run_id=run_id, version=version)
+        view = queries.checkpoint(tenant=tenant, run_id=self.run_id, version=version)
         changes = None
         if against and against != version:
-            changes = queries.checkpoint_diff(tenant=tenant, run_id=run_id, old=against, new=version)
-        self.record("run.state_viewed", run_id, {"version": version, "against": against})
+            changes = queries.checkpoint_diff(tenant=tenant, run_id=self.run_id, old=against, new=version)
+        self.record("run.state_viewed", {"version": version, "against": against})
         return {**context, "view": view, "version": version, "against": against, "changes": changes}
 
 
@@ -210,13 +218,13 @@ class Verify(Overview):
 
     http_method_names = ["post"]
 
-    def post(self, request: HttpRequest, *, run_id: UUID, **kwargs: Any) -> HttpResponseBase:
+    def post(self, request: HttpRequest) -> HttpResponseBase:
         now = clock.now()
-        found = queries.verify_run(tenant=self.visitor.tenant_id, run_id=run_id)
-        shown = {"verification": found, "verified_at": now, "run_id": run_id}
+        found = queries.verify_run(tenant=self.visitor.tenant_id, run_id=self.run_id)
+        shown = {"verification": found, "verified_at": now, "run_id": self.run_id}
         if request.headers.get("HX-Request"):
             return self.render(shown, template="runs/verification.html")
-        return self.render({**self.overview(self.detail(run_id, now), now), **shown, "version": ""})
+        return self.render({**self.overview(self.detail(now), now), **shown, "version": ""})
 
 
 class ReasonForm(forms.Form):
@@ -231,8 +239,8 @@ class Cancel(FormPage):
     template_name = "runs/cancel.html"
     form_class = ReasonForm
 
-    def context(self, *, run_id: UUID, **kwargs: Any) -> dict[str, Any]:
-        detail = queries.get_run(tenant=self.visitor.tenant_id, run_id=run_id, now=clock.now())
+    def context(self) -> dict[str, Any]:
+        detail = queries.get_run(tenant=self.visitor.tenant_id, run_id=self.kwargs["run_id"], now=clock.now())
         return {
             "run": detail.run,
             "ended": detail.run.status in RUN_ENDS,
@@ -240,16 +248,16 @@ class Cancel(FormPage):
             "left": detail.run.steps_total - detail.run.steps_done,
         }
 
-    def act(self, form: forms.Form, *, run_id: UUID, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         operations.cancel_run(
             tenant=self.visitor.tenant_id,
-            run_id=run_id,
+            run_id=self.kwargs["run_id"],
             reason=form.cleaned_data["reason"],
             actor=self.visitor.actor,
             now=clock.now(),
         )
         messages.success(self.request, gettext("The run is cancelled. Its workers are refused from now on."))
-        return redirect("runs:detail", self.visitor.slug, run_id)
+        return redirect("runs:detail", self.visitor.slug, self.kwargs["run_id"])
 
 
 def _version(detail: RunDetail, now: datetime) -> str:

@@ -1,6 +1,6 @@
 """The list of runs. Its address holds every filter, so that a view can be shared and reloaded."""
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from django.conf import settings
@@ -38,7 +38,7 @@ class RunList(TenantPage):
     section = "runs"
     template_name = "runs/list.html"
 
-    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+    def get(self, request: HttpRequest) -> HttpResponseBase:
         wanted = paging.clean(request.GET, "q")
         if wanted:
             return self._search(wanted)

@@ -109,7 +109,8 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
 def _failed(detail: RunDetail) -> Why | None:
     if detail.run.status != "failed":
         return None
-    step = next((step for step in detail.steps if step.status == "failed"), None)
+    failed = {attempt.step for attempt in detail.attempts if attempt.outcome == "failed"}
+    step = next((step for step in detail.steps if step.name in failed and step.status != "succeeded"), None)
     return Why(
         "failed",
         gettext("%(step)s failed and the run ended with it") % {"step": step.name if step else gettext("A step")},

@@ -28,6 +28,9 @@ STATE = {
     "policy_flags": {"dual_control": True, "limit": None},
 }
 
+# When a step's attempts began and ended, in minutes after the start.
+Minutes = dict[str, list[tuple[float, float]]]
+
 
 @dataclass
 class Story:
@@ -46,7 +49,9 @@ class Worker:
     epoch: int = 0
 
     def claim(self) -> "Worker":
-        answer = self.api.post("/work/claim", json={"worker": self.name, "run_id": str(self.run), "lease_seconds": 3600})
+        answer = self.api.post(
+            "/work/claim", json={"worker": self.name, "run_id": str(self.run), "lease_seconds": 3600}
+        )
         assert answer.status_code == 200, answer.text
         self.lease, self.epoch = answer.json()["lease"], answer.json()["epoch"]
         return self
@@ -66,9 +71,16 @@ class Worker:
 def start(api: httpx.Client, workflow: str, *steps: str, version: str = "7", **more: Any) -> UUID:
     """A run whose steps follow one another."""
     plan = [
-        {"name": name, "depends_on": list(steps[index - 1 : index]) if index else [], **more} for index, name in enumerate(steps)
+        {"name": name, "depends_on": [before] if before else [], **more}
+        for before, name in zip(("", *steps), steps, strict=False)
     ]
-    body = {"workflow": workflow, "workflow_version": version, "agent_version": "3.2.0", "steps": plan, "input": {"month": "2026-11"}}
+    body = {
+        "workflow": workflow,
+        "workflow_version": version,
+        "agent_version": "3.2.0",
+        "steps": plan,
+        "input": {"month": 11},
+    }
     answer = api.post("/runs", json=body, headers={"Idempotency-Key": str(uuid4())})
     assert answer.status_code == 201, answer.text
     return UUID(answer.json()["id"])
@@ -120,7 +132,9 @@ def _resumed(api: httpx.Client, house: House) -> UUID:
     run = start(api, "reconcile-invoices", "fetch_invoices", "match_payments", "create_report")
     first = Worker(api, run).claim()
     for page in range(3):
-        first.commit(events=[{"type": "page.read", "labels": {"page": str(page)}, "payload": {"rows": 281, "page": page}}])
+        first.commit(
+            events=[{"type": "page.read", "labels": {"page": str(page)}, "payload": {"rows": 281, "page": page}}]
+        )
     first.commit(head=0, checkpoint={"state": STATE})
     first.succeed(invoices=842)
     first.claim()
@@ -133,10 +147,16 @@ def _resumed(api: httpx.Client, house: House) -> UUID:
         {"op": "add", "path": "/facts/open_invoices", "value": 17},
         {"op": "remove", "path": "/policy_flags/limit"},
     ]
-    second.commit(head=1, checkpoint={"patch": patch}, events=[{"type": "match.finished", "labels": {"matched": "825"}}])
+    second.commit(
+        head=1, checkpoint={"patch": patch}, events=[{"type": "match.finished", "labels": {"matched": "825"}}]
+    )
     second.succeed(matched=825)
     second.claim().succeed(total="41250000.50")
-    minutes = {"fetch_invoices": [(0, 1.7)], "match_payments": [(1.7, 4.3), (5.3, 10)], "create_report": [(10, 11.2)]}
+    minutes: Minutes = {
+        "fetch_invoices": [(0, 1.7)],
+        "match_payments": [(1.7, 4.3), (5.3, 10)],
+        "create_report": [(10, 11.2)],
+    }
     _move(house, run, minutes, ago=64)
     return run
 
@@ -177,7 +197,7 @@ def _lose(house: House, lease: str) -> None:
     assert runs_ops.expire_leases() >= 1
 
 
-def _move(house: House, run: UUID, minutes: dict[str, list[tuple[float, float]]], *, ago: float) -> None:
+def _move(house: House, run: UUID, minutes: Minutes, *, ago: float) -> None:
     """Put a run's attempts at these minutes after its start, and its start `ago` minutes back."""
     begin = clock.now() - timedelta(minutes=ago)
 

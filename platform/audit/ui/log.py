@@ -61,7 +61,7 @@ class AuditLog(TenantPage):
     section = "audit"
     template_name = "audit/list.html"
 
-    def context(self, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         query, path = self.request.GET, self.request.path
         filters, chips = self._filters()
         page = queries.page(
@@ -106,7 +106,7 @@ class Verify(AuditLog):
 
     http_method_names = ["post"]
 
-    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+    def post(self, request: HttpRequest) -> HttpResponseBase:
         shown = {"verification": queries.verify(tenant=self.visitor.tenant_id), "verified_at": clock.now()}
         if request.headers.get("HX-Request"):
             return self.render(shown, template="audit/verification.html")

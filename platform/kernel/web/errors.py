@@ -28,9 +28,16 @@ def page(request: HttpRequest, error: BaseException) -> HttpResponse:
     title, fallback = _WORDS.get(found.status, (found.title, ""))
     detail = fallback if found.status in {404, 500, 503} or found.detail == found.title else found.detail
     context = {"status_code": found.status, "title": title, "detail": detail, "hint": found.hint}
+    if request.headers.get("X-Live"):
+        # A page that looks for news keeps what it shows.
+        return HttpResponse(status=found.status, headers={"HX-Reswap": "none"})
+    if request.headers.get("HX-Request"):
+        return render(request, "errors/fragment.html", context, status=found.status)
     if found.status >= 500:
         # Without the page's frame: whatever failed may be what the frame needs.
-        return HttpResponse(loader.render_to_string("errors/plain.html", context), status=found.status, headers=found.headers)
+        return HttpResponse(
+            loader.render_to_string("errors/plain.html", context), status=found.status, headers=found.headers
+        )
     return render(request, "errors/page.html", context, status=found.status)
 
 
@@ -60,7 +67,9 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 def server_error(request: HttpRequest) -> HttpResponse:
     return HttpResponse(
-        loader.render_to_string("errors/plain.html", {"status_code": 500, "title": _WORDS[500][0], "detail": _WORDS[500][1]}),
+        loader.render_to_string(
+            "errors/plain.html", {"status_code": 500, "title": _WORDS[500][0], "detail": _WORDS[500][1]}
+        ),
         status=500,
     )
 
@@ -69,7 +78,9 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     context = {
         "status_code": 403,
         "title": _("This form is no longer valid"),
-        "detail": _("It was open for too long, or cookies are off. Nothing was changed. Go back, reload the page and send it again."),
+        "detail": _(
+            "It was open for too long, or cookies are off. Nothing was changed. Reload the page and send it again."
+        ),
         "hint": None,
     }
     return render(request, "errors/page.html", context, status=403)

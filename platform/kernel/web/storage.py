@@ -7,7 +7,7 @@ that was built with `collectstatic` serves them compressed and cached for ever.
 from whitenoise.storage import CompressedManifestStaticFilesStorage
 
 
-class StaticStorage(CompressedManifestStaticFilesStorage):
+class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # whitenoise carries no types
     manifest_strict = False
 
     def stored_name(self, name: str) -> str:

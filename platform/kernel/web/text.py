@@ -1,4 +1,4 @@
-"""How values read: durations, numbers in Indian grouping, sizes, ids, times with their zone. Pure; words come from the catalogue."""
+"""How values read: durations, numbers in Indian grouping, sizes, ids, times with a zone. Pure; words come from the catalogue."""
 
 from datetime import datetime, timedelta, tzinfo
 from decimal import Decimal

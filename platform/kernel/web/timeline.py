@@ -18,7 +18,28 @@ BAND: Final = 11.0
 BANDS: Final = 33.0
 LABEL_ROOM: Final = 8.0
 PHONE_ROOM: Final = 36.0
-_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+_STEPS: Final = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+)
 
 SpanKind = Literal["bar", "pause", "wait"]
 
@@ -127,7 +148,9 @@ class _Piece:
         return self.x + self.width * min(1.0, max(0.0, part))
 
 
-def layout(rows: Sequence[Row], *, start: datetime, now: datetime, live: bool, end: datetime | None = None, fold: bool = True) -> Chart:
+def layout(
+    rows: Sequence[Row], *, start: datetime, now: datetime, live: bool, end: datetime | None = None, fold: bool = True
+) -> Chart:
     """Place `rows` between `start` and now (a live run) or `end` (a finished one). Ticks are read in the zone of `start`."""
     last = now if live else (end or now)
     last = max([last, start + timedelta(milliseconds=1), *(s.end or last for r in rows for s in r.spans if not live)])
@@ -160,7 +183,9 @@ def layout(rows: Sequence[Row], *, start: datetime, now: datetime, live: bool, e
 def _busy(rows: Iterable[Row], last: datetime) -> list[tuple[datetime, datetime]]:
     """The stretches in which a worker holds at least one step, merged, in order."""
     merged: list[tuple[datetime, datetime]] = []
-    for begin, finish in sorted((s.start, min(s.end or last, last)) for row in rows for s in row.spans if s.kind == "bar"):
+    for begin, finish in sorted(
+        (s.start, min(s.end or last, last)) for row in rows for s in row.spans if s.kind == "bar"
+    ):
         if merged and begin <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], finish))
         else:

@@ -35,9 +35,13 @@ class TenantPage(View):
 
     def dispatch(self, request: HttpRequest, *args: Any, slug: str, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
-            return redirect_to_login(request.get_full_path())
+            answer = redirect_to_login(request.get_full_path())
+            if request.headers.get("HX-Request"):
+                # A script follows redirects by itself and would take the sign-in page for its fragment.
+                return HttpResponse(headers={"HX-Redirect": answer["Location"]})
+            return answer
         try:
-            response = self._inside(request, slug, kwargs)
+            response = self._inside(request, slug)
         except Exception as error:
             # Everything: a database that is away must not end in a blank page, and what is unforeseen is logged in there.
             response = errors.page(request, error)
@@ -48,7 +52,7 @@ class TenantPage(View):
         patch_vary_headers(response, ["Cookie", "HX-Request"])
         return response
 
-    def _inside(self, request: HttpRequest, slug: str, kwargs: dict[str, Any]) -> HttpResponseBase:
+    def _inside(self, request: HttpRequest, slug: str) -> HttpResponseBase:
         visitor = door.enter(request, slug)
         if visitor is None:
             raise NotFound
@@ -57,27 +61,29 @@ class TenantPage(View):
             raise Forbidden(gettext("You need a role that grants %(action)s.") % {"action": self.action})
         try:
             with tenant_context.tenant_scope(visitor.tenant_id):
-                return self._rendered(super().dispatch(request, **kwargs))
+                return self._rendered(super().dispatch(request))
         except DomainError as error:
             with tenant_context.tenant_scope(visitor.tenant_id):
-                return self._rendered(self.refused(error, **kwargs))
+                return self._rendered(self.refused(error))
 
     @staticmethod
     def _rendered(response: HttpResponseBase) -> HttpResponseBase:
         return response.render() if isinstance(response, TemplateResponse) else response
 
-    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-        return self.render(self.context(**kwargs))
+    def get(self, request: HttpRequest) -> HttpResponseBase:
+        return self.render(self.context())
 
-    def context(self, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         """What the template gets."""
         return {}
 
-    def refused(self, error: DomainError, **kwargs: Any) -> HttpResponseBase:
+    def refused(self, error: DomainError) -> HttpResponseBase:
         """The answer when the domain said no; the transaction was rolled back."""
         return errors.page(self.request, error)
 
-    def render(self, context: dict[str, Any], *, template: str | None = None, status: int = HTTPStatus.OK) -> HttpResponse:
+    def render(
+        self, context: dict[str, Any], *, template: str | None = None, status: int = HTTPStatus.OK
+    ) -> HttpResponse:
         context = {"section": self.section, **context}
         return TemplateResponse(self.request, template or self.template_name, context, status=status)
 
@@ -87,35 +93,35 @@ class FormPage(TenantPage):
 
     form_class: ClassVar[type[forms.Form]]
 
-    def form(self, **kwargs: Any) -> forms.Form:
-        return self.form_class(self.request.POST if self.request.method == "POST" else None, **self.form_kwargs(**kwargs))
+    def form(self) -> forms.Form:
+        return self.form_class(self.request.POST if self.request.method == "POST" else None, **self.form_kwargs())
 
-    def form_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+    def form_kwargs(self) -> dict[str, Any]:
         return {}
 
-    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-        return self.render({"form": self.form(**kwargs), **self.context(**kwargs)})
+    def get(self, request: HttpRequest) -> HttpResponseBase:
+        return self.render({"form": self.form(), **self.context()})
 
-    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-        form = self.form(**kwargs)
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        form = self.form()
         if not form.is_valid():
-            return self._again(form, HTTPStatus.UNPROCESSABLE_ENTITY, **kwargs)
-        return self.act(form, **kwargs)
+            return self._again(form, HTTPStatus.UNPROCESSABLE_ENTITY)
+        return self.act(form)
 
-    def act(self, form: forms.Form, **kwargs: Any) -> HttpResponseBase:
+    def act(self, form: forms.Form) -> HttpResponseBase:
         """The one domain call, and the answer."""
         raise NotImplementedError
 
-    def refused(self, error: DomainError, **kwargs: Any) -> HttpResponseBase:
+    def refused(self, error: DomainError) -> HttpResponseBase:
         if self.request.method != "POST" or error.status in {404, 500, 503}:
-            return super().refused(error, **kwargs)
-        form = self.form(**kwargs)
+            return super().refused(error)
+        form = self.form()
         form.is_valid()
         show_errors(form, error)
-        return self._again(form, error.status, **kwargs)
+        return self._again(form, error.status)
 
-    def _again(self, form: forms.Form, status: int, **kwargs: Any) -> HttpResponse:
-        return self.render({"form": form, **self.context(**kwargs)}, status=status)
+    def _again(self, form: forms.Form, status: int) -> HttpResponse:
+        return self.render({"form": form, **self.context()}, status=status)
 
 
 def show_errors(form: forms.Form, error: DomainError) -> None:

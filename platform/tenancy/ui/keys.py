@@ -27,7 +27,9 @@ OVERLAPS = [
 
 class IssueForm(forms.Form):
     name = forms.CharField(
-        label=_("Name of the key"), max_length=operations.MAX_NAME, help_text=_("Where it is used. Only people see this.")
+        label=_("Name of the key"),
+        max_length=operations.MAX_NAME,
+        help_text=_("Where it is used. Only people see this."),
     )
     agent = forms.ChoiceField(
         label=_("Agent"), required=False, help_text=_("Runs started with this key are recorded as this agent's.")
@@ -57,7 +59,7 @@ class Keys(TenantPage):
     section = "keys"
     template_name = "tenancy/keys.html"
 
-    def context(self, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         now = clock.now()
         rows = [(key, key_state(key, now)) for key in queries.list_keys(tenant=self.visitor.tenant_id)]
         working = [row for row in rows if row[1] in {"active", "expiring"}]
@@ -75,17 +77,17 @@ class Issue(FormPage):
     form_class = IssueForm
     secret = True
 
-    def form_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+    def form_kwargs(self) -> dict[str, Any]:
         agents = queries.list_agents(tenant=self.visitor.tenant_id)
         return {
             "agents": [(str(agent.id), agent.name) for agent in agents],
             "scopes": [scope for scope in queries.SCOPES if self.visitor.may(scope)],
         }
 
-    def context(self, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         return {"scope_notes": SCOPE_NOTES}
 
-    def act(self, form: forms.Form, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         data, now = form.cleaned_data, clock.now()
         issued = operations.issue_key(
             tenant=self.visitor.tenant_id,
@@ -104,8 +106,13 @@ class KeyPage(FormPage):
     action = "keys:write"
     section = "keys"
 
-    def context(self, *, key_id: UUID, **kwargs: Any) -> dict[str, Any]:
-        key = queries.get_key(tenant=self.visitor.tenant_id, key_id=key_id)
+    @property
+    def key_id(self) -> UUID:
+        found: UUID = self.kwargs["key_id"]
+        return found
+
+    def context(self) -> dict[str, Any]:
+        key = queries.get_key(tenant=self.visitor.tenant_id, key_id=self.key_id)
         return {"key": key, "state": key_state(key, clock.now())}
 
 
@@ -114,12 +121,16 @@ class Rotate(KeyPage):
     form_class = RotateForm
     secret = True
 
-    def act(self, form: forms.Form, *, key_id: UUID, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         overlap = timedelta(hours=int(form.cleaned_data["overlap"]))
         issued = operations.rotate_key(
-            tenant=self.visitor.tenant_id, key_id=key_id, overlap=overlap, actor=self.visitor.actor, now=clock.now()
+            tenant=self.visitor.tenant_id,
+            key_id=self.key_id,
+            overlap=overlap,
+            actor=self.visitor.actor,
+            now=clock.now(),
         )
-        old = queries.get_key(tenant=self.visitor.tenant_id, key_id=key_id)
+        old = queries.get_key(tenant=self.visitor.tenant_id, key_id=self.key_id)
         return self.render({"issued": issued, "old": old, "overlap": overlap}, template="tenancy/key_shown.html")
 
 
@@ -127,9 +138,9 @@ class Revoke(KeyPage):
     template_name = "tenancy/key_revoke.html"
     form_class = forms.Form
 
-    def act(self, form: forms.Form, *, key_id: UUID, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         key = operations.revoke_key(
-            tenant=self.visitor.tenant_id, key_id=key_id, actor=self.visitor.actor, now=clock.now()
+            tenant=self.visitor.tenant_id, key_id=self.key_id, actor=self.visitor.actor, now=clock.now()
         )
         messages.success(self.request, gettext("%(name)s no longer opens anything.") % {"name": key.name})
         return redirect("tenancy:keys", self.visitor.slug)

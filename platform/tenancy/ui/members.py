@@ -1,7 +1,7 @@
 """Members of a tenant: who is in, as what; add, change, remove."""
 
 import secrets
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django import forms
@@ -26,9 +26,11 @@ class RolesForm(forms.Form):
 
 
 class AddForm(RolesForm):
-    name = forms.CharField(label=_("Name"), max_length=operations.MAX_NAME, help_text=_("As colleagues know this person."))
+    name = forms.CharField(
+        label=_("Name"), max_length=operations.MAX_NAME, help_text=_("As colleagues know this person.")
+    )
     email = forms.EmailField(label=_("E-mail"), max_length=254, help_text=_("This is what the person signs in with."))
-    field_order: ClassVar[list[str]] = ["name", "email", "roles"]
+    field_order = ["name", "email", "roles"]
 
 
 class Members(TenantPage):
@@ -36,7 +38,7 @@ class Members(TenantPage):
     section = "members"
     template_name = "tenancy/members.html"
 
-    def context(self, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         members = queries.list_members(tenant=self.visitor.tenant_id)
         owners = [member.id for member in members if Role.OWNER in member.roles]
         return {
@@ -53,10 +55,10 @@ class Add(FormPage):
     form_class = AddForm
     secret = True
 
-    def context(self, **kwargs: Any) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         return {"role_notes": ROLE_NOTES}
 
-    def act(self, form: forms.Form, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         """Add a person who signs in already, or one for whom a first password is made and shown once."""
         data, now = form.cleaned_data, clock.now()
         user, password = User.objects.filter(email__iexact=data["email"]).first(), ""
@@ -73,7 +75,9 @@ class Add(FormPage):
         )
         if password:
             return self.render({"member": member, "password": password}, template="tenancy/member_added.html")
-        messages.success(self.request, gettext("%(name)s is a member now and signs in as before.") % {"name": member.name})
+        messages.success(
+            self.request, gettext("%(name)s is a member now and signs in as before.") % {"name": member.name}
+        )
         return redirect("tenancy:members", self.visitor.slug)
 
 
@@ -81,11 +85,16 @@ class MemberPage(FormPage):
     action = "members:write"
     section = "members"
 
-    def member(self, member_id: UUID) -> Member:
-        return queries.get_member(tenant=self.visitor.tenant_id, member_id=member_id)
+    @property
+    def member_id(self) -> UUID:
+        found: UUID = self.kwargs["member_id"]
+        return found
 
-    def context(self, *, member_id: UUID, **kwargs: Any) -> dict[str, Any]:
-        member = self.member(member_id)
+    def member(self) -> Member:
+        return queries.get_member(tenant=self.visitor.tenant_id, member_id=self.member_id)
+
+    def context(self) -> dict[str, Any]:
+        member = self.member()
         return {"member": member, "self": member.id == self.visitor.member_id, "role_notes": ROLE_NOTES}
 
 
@@ -93,13 +102,13 @@ class ChangeRoles(MemberPage):
     template_name = "tenancy/member_roles.html"
     form_class = RolesForm
 
-    def form_kwargs(self, *, member_id: UUID, **kwargs: Any) -> dict[str, Any]:
-        return {"initial": {"roles": self.member(member_id).roles}} if self.request.method == "GET" else {}
+    def form_kwargs(self) -> dict[str, Any]:
+        return {"initial": {"roles": self.member().roles}} if self.request.method == "GET" else {}
 
-    def act(self, form: forms.Form, *, member_id: UUID, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         member = operations.change_roles(
             tenant=self.visitor.tenant_id,
-            member_id=member_id,
+            member_id=self.member_id,
             roles=form.cleaned_data["roles"],
             actor=self.visitor.actor,
             now=clock.now(),
@@ -112,10 +121,10 @@ class Remove(MemberPage):
     template_name = "tenancy/member_remove.html"
     form_class = forms.Form
 
-    def act(self, form: forms.Form, *, member_id: UUID, **kwargs: Any) -> HttpResponse:
+    def act(self, form: forms.Form) -> HttpResponse:
         operations.remove_member(
-            tenant=self.visitor.tenant_id, member_id=member_id, actor=self.visitor.actor, now=clock.now()
+            tenant=self.visitor.tenant_id, member_id=self.member_id, actor=self.visitor.actor, now=clock.now()
         )
         messages.success(self.request, gettext("The membership has ended."))
-        gone = member_id == self.visitor.member_id
+        gone = self.member_id == self.visitor.member_id
         return redirect("tenancy:places") if gone else redirect("tenancy:members", self.visitor.slug)
