@@ -41,7 +41,7 @@ def tell(name: str) -> Story:
     house = make_house(name)
     word = f"{name.lower()}-{house.id.hex[-8:]}"
     with client(house.keys["admin"]) as admin, client(house.keys["agent"]) as agent:
-        _sent(admin.post("/projects", json={"slug": word, "name": word}, headers={"Idempotency-Key": "p"}))
+        _sent(admin.post("/projects", json={"slug": word, "name": word}, headers={"Idempotency-Key": f"p-{word}"}))
         _sent(admin.post("/agents", json={"slug": word, "name": word}))
         steps = [{"name": "fetch"}, {"name": "match", "depends_on": ["fetch"]}]
         body = {

@@ -1,0 +1,93 @@
+"""Every route, and how it keeps tenants apart. A new route must be put on the list that is true of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.urls import URLPattern, get_resolver
+
+# Reached without a tenant's key or member, and holding no tenant's data.
+OPEN = {
+    "healthz",
+    "readyz",
+    "api/v1/openapi.json",
+    "api/v1/docs",
+    "choose/",
+    "sign-in/",
+}
+# Of the person who is signed in.
+PERSONAL = {"", "t/", "profile/", "password/", "sign-out/"}
+
+# Of the key's tenant: method, path, and a body that is acceptable.
+API: list[tuple[str, str, Any]] = [
+    ("GET", "runs", None),
+    ("POST", "runs", {"workflow": "w", "workflow_version": "1", "steps": [{"name": "a"}]}),
+    ("GET", "runs/{run_id}", None),
+    ("POST", "runs/{run_id}/commit", {"events": [{"type": "note"}]}),
+    ("GET", "runs/{run_id}/events", None),
+    ("GET", "runs/{run_id}/checkpoints/latest", None),
+    ("POST", "runs/{run_id}/resume", None),
+    ("POST", "runs/{run_id}/cancel", {"reason": "a stranger's wish"}),
+    ("GET", "runs/{run_id}/verify", None),
+    ("POST", "work/claim", {"worker": "stranger"}),
+    ("POST", "work/{lease}/heartbeat", {"epoch": 1}),
+    ("GET", "projects", None),
+    ("POST", "projects", {"slug": "new", "name": "New"}),
+    ("GET", "agents", None),
+    ("POST", "agents", {"slug": "new", "name": "New"}),
+    ("GET", "members", None),
+    ("GET", "members/{member_id}", None),
+    ("DELETE", "members/{member_id}", None),
+    ("PUT", "members/{member_id}/roles", {"roles": ["viewer"]}),
+    ("GET", "keys", None),
+    ("POST", "keys", {"name": "new", "scopes": ["runs:read"]}),
+    ("GET", "keys/{key_id}", None),
+    ("POST", "keys/{key_id}/rotate", {}),
+    ("POST", "keys/{key_id}/revoke", None),
+    ("GET", "audit", None),
+    ("GET", "audit/verify", None),
+]
+# Of the tenant whose short name is in the address: the path behind `t/{slug}/`.
+PAGES = [
+    "",
+    "members/",
+    "members/add/",
+    "members/{member_id}/roles/",
+    "members/{member_id}/remove/",
+    "keys/",
+    "keys/new/",
+    "keys/{key_id}/rotate/",
+    "keys/{key_id}/revoke/",
+    "runs/",
+    "runs/{run_id}/",
+    "runs/{run_id}/events/",
+    "runs/{run_id}/events/1/",
+    "runs/{run_id}/events/1/payload/",
+    "runs/{run_id}/events/1/payload.json",
+    "runs/{run_id}/state/",
+    "runs/{run_id}/verify/",
+    "runs/{run_id}/cancel/",
+    "audit/",
+    "audit/verify/",
+]
+
+
+def listed() -> set[str]:
+    """The lists in the resolver's form."""
+    converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
+    converters |= {f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id")}
+    found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}
+    for plain, converted in converters.items():
+        found = {path.replace(plain, converted) for path in found}
+    return found | OPEN | PERSONAL
+
+
+def resolved() -> set[str]:
+    return set(_walk(get_resolver().url_patterns))
+
+
+def _walk(patterns: Any, prefix: str = "") -> Iterator[str]:
+    for pattern in patterns:
+        if isinstance(pattern, URLPattern):
+            yield f"{prefix}{pattern.pattern}"
+        else:
+            yield from _walk(pattern.url_patterns, f"{prefix}{pattern.pattern}")
