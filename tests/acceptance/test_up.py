@@ -17,12 +17,13 @@ import psutil
 import psycopg
 import pytest
 
-from config.embedded import place
+from config.embedded import databases, place
 from config.embedded.home import Home
-from config.embedded.place import port_is_free, remembered_port
+from config.embedded.place import EmbeddedError, port_is_free, remembered_port
 from config.embedded.postgres import PostgresServer
+from config.embedded.provision import url_for
 from config.embedded.valkey import ValkeyServer
-from kernel.roles import APP
+from kernel.roles import APP, DEFINER, ROLES
 from tests.acceptance.live import ROOT, wait_for
 
 COPIED = ("platform", "runs", "memory", "approvals", "compliance", "templates", "manage.py")
@@ -293,6 +294,39 @@ def test_a_role_that_may_not_provision(tmp_path: Path, own_servers: tuple[Postgr
     assert_refused(
         machine.command("up", DATABASE_URL=url.replace("clerk-password", "wrong")), "DATABASE_URL cannot be used"
     )
+
+
+def test_an_administrator_short_of_superuser(own_servers: tuple[PostgresServer, ValkeyServer]) -> None:
+    """As a hosted PostgreSQL gives it; a second start finds everything made, and follows new passwords."""
+    postgres, _ = own_servers
+    with psycopg.connect(postgres.admin_url, autocommit=True) as connection:
+        connection.execute("create role chief login createrole createdb password 'p@ss/word'")
+        connection.execute("create database ours owner chief")
+    url = url_for(postgres.admin_url, "ours", "chief", "p@ss/word")
+    for password in ("first", "second"):
+        passwords = {role.name: password for role in ROLES if role.login}
+        main, vault = databases.given({"DATABASE_URL": url}, passwords, lambda _: None)
+        for cluster, name in ((main, "ours"), (vault, "ours_vault")):
+            with psycopg.connect(cluster.app) as connection:
+                assert connection.info.dbname == name
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute("create table mine (id int)")
+            with psycopg.connect(cluster.owner) as connection:
+                connection.execute("create table if not exists ours (id int)")
+                connection.execute(f"set role {DEFINER}")
+
+
+def test_urls_of_owner_and_app_are_taken_as_they_are() -> None:
+    urls = {
+        name: f"postgresql://{name.lower()}@db/smriti"
+        for name in ("DATABASE_URL", "OWNER_DATABASE_URL", "VAULT_DATABASE_URL", "VAULT_OWNER_DATABASE_URL")
+    }
+    main, vault = databases.given(urls, {}, pytest.fail)
+    assert (main.app, main.owner) == (urls["DATABASE_URL"], urls["OWNER_DATABASE_URL"])
+    assert (vault.app, vault.owner) == (urls["VAULT_DATABASE_URL"], urls["VAULT_OWNER_DATABASE_URL"])
+    del urls["VAULT_DATABASE_URL"]
+    with pytest.raises(EmbeddedError, match="VAULT_DATABASE_URL"):
+        databases.given(urls, {}, pytest.fail)
 
 
 def test_port_in_use(machine: Machine) -> None:

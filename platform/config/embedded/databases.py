@@ -24,8 +24,8 @@ class Cluster:
     owner: str
 
 
-def embedded(admin_url: str, name: str, passwords: Mapping[str, str]) -> Cluster:
-    """The database `name` in a server of ours."""
+def made(admin_url: str, name: str, passwords: Mapping[str, str]) -> Cluster:
+    """The database `name` of a cluster, made or brought up to date by its administrator."""
     urls = provision(admin_url, database=name, passwords=passwords)
     return Cluster(app=urls[APP], owner=urls[OWNER])
 
@@ -36,31 +36,30 @@ def given(
     """The main database and the vault from DATABASE_URL and its companions. Raises EmbeddedError."""
     url, owner = environment["DATABASE_URL"], environment.get("OWNER_DATABASE_URL")
     vault, vault_owner = environment.get("VAULT_DATABASE_URL"), environment.get("VAULT_OWNER_DATABASE_URL")
-    if not vault and owner:
+    if owner and not vault:
         raise EmbeddedError("With OWNER_DATABASE_URL, set VAULT_DATABASE_URL and VAULT_OWNER_DATABASE_URL too.")
-    main = _cluster("DATABASE_URL", url, owner, MAIN, passwords)
-    if not vault:
-        name = _database(url) or MAIN
-        vault = urlunsplit(urlsplit(url)._replace(path=f"/{name}_vault"))
-        warn(
-            "The keys stand in the cluster of DATABASE_URL, so its backups contain them. Set VAULT_DATABASE_URL apart."
-        )
-    return main, _cluster("VAULT_DATABASE_URL", vault, vault_owner, VAULT, passwords)
+    name = _database(url) or MAIN
+    main = _cluster("DATABASE_URL", url, owner, name, passwords)
+    if vault:
+        return main, _cluster("VAULT_DATABASE_URL", vault, vault_owner, _database(vault) or VAULT, passwords)
+    warn("The keys stand in the cluster of DATABASE_URL, so its backups contain them. Set VAULT_DATABASE_URL apart.")
+    return main, _cluster("DATABASE_URL", url, None, f"{name}_vault", passwords)
 
 
-def _cluster(name: str, url: str, owner: str | None, default: str, passwords: Mapping[str, str]) -> Cluster:
+def _cluster(variable: str, url: str, owner: str | None, database: str, passwords: Mapping[str, str]) -> Cluster:
+    """The database: as given when its owner's URL is, else made by the role of `url`."""
     if owner:
         return Cluster(app=url, owner=owner)
     try:
         admin = _existing(url)
-        if not can_provision(admin):
-            raise EmbeddedError(
-                f"The role of {name} may not create roles and databases. Give one that may, or set "
-                f"{'VAULT_' if name.startswith('VAULT') else ''}OWNER_DATABASE_URL as well."
-            )
-        return embedded(admin, _database(url) or default, passwords)
+        if can_provision(admin):
+            return made(admin, database, passwords)
     except psycopg.Error as error:
-        raise EmbeddedError(f"{name} cannot be used: {' '.join(str(error).split())}") from error
+        raise EmbeddedError(f"{variable} cannot be used: {' '.join(str(error).split())}") from error
+    companion = variable.replace("DATABASE_URL", "OWNER_DATABASE_URL")
+    raise EmbeddedError(
+        f"The role of {variable} may not create roles and databases. Give one that may, or set {companion} as well."
+    )
 
 
 def _existing(url: str) -> str:

@@ -196,8 +196,8 @@ class Supervisor:
                 list(pool.map(lambda server: server.start(), servers.values()))
         match servers:
             case {"postgres": PostgresServer() as main_server, "vault": PostgresServer() as vault_server}:
-                main = databases.embedded(main_server.admin_url, MAIN, kept.role_passwords)
-                vault = databases.embedded(vault_server.admin_url, VAULT, kept.role_passwords)
+                main = databases.made(main_server.admin_url, MAIN, kept.role_passwords)
+                vault = databases.made(vault_server.admin_url, VAULT, kept.role_passwords)
             case _:
                 main, vault = databases.given(self.given, kept.role_passwords, self._say)
         valkey = servers.get("valkey")
@@ -247,7 +247,7 @@ class Supervisor:
         if self.given.get("DATABASE_URL") or not self.home.demo.exists():
             return False
         demo = json.loads(self.home.demo.read_text())
-        return demo["base_url"] == environment["BASE_URL"] and demo["waits_url"] == environment["WAITS_URL"]
+        return (demo["base_url"], demo["waits_url"]) == (environment["BASE_URL"], environment["WAITS_URL"])
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
