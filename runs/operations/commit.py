@@ -237,14 +237,9 @@ def _checkpoint(
 def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> tuple[str, ...]:
     """Channel names are client-chosen: the database compares keyed 64-bit digests of them, sent as array literals."""
     salt = run_id.bytes
-
-    def digests(names: set[str]) -> str:
-        return "{%s}" % ",".join([str(key.number(name.encode(), salt=salt)) for name in names])
-
-    return (
-        digests(channels.lists), digests(channels.values), digests(channels.removed), digests(channels.appended),
-        digests(channels.required),
-    )  # fmt: skip
+    groups = (channels.lists, channels.values, channels.removed, channels.appended, channels.required)
+    digests = {name: str(key.number(name.encode(), salt=salt)) for name in set().union(*groups)}
+    return tuple(["{%s}" % ",".join([digests[name] for name in names]) for names in groups])
 
 
 _NO_CHANNELS: Final[tuple[str, ...]] = ("{}", "{}", "{}", "{}", "{}")
