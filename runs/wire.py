@@ -1,9 +1,10 @@
 """The bodies that agents send to the hot paths, typed. Payloads stay raw: what is stored is what was sent, byte for byte."""
 
-from datetime import datetime
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Raw, Struct, field
+
+from kernel.moments import Moment
 
 MAX_EVENTS: Final = 1000
 MAX_STEPS: Final = 10_000
@@ -28,7 +29,7 @@ class Usage(Struct, forbid_unknown_fields=True):
 class EventIn(Struct, forbid_unknown_fields=True):
     type: EventType
     step: Identifier | None = None
-    occurred_at: Annotated[datetime, Meta(tz=True)] | None = None
+    occurred_at: Moment | None = None
     labels: Labels | None = None
     input: Raw = field(default_factory=Raw)
     output: Raw = field(default_factory=Raw)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 import orjson
 
-from kernel import jsonwalk, typed
+from kernel import jsonwalk, moments, typed
 from kernel.canonical import canonical
 from kernel.errors import DomainError, TooLarge
 from kernel.jsonwalk import MAX_INTEGER, EmptyBody, InvalidEncoding, InvalidJson
@@ -59,7 +59,7 @@ def decode_as(body: bytes, form: type[T], *, max_bytes: int, max_depth: int = 64
     Raises what `decode` raises, and Invalid (422) that names the field.
     """
     decode(body, max_bytes=max_bytes, max_depth=max_depth)
-    decoder = _decoders.get(form) or _decoders.setdefault(form, msgspec.json.Decoder(form))
+    decoder = _decoders.get(form) or _decoders.setdefault(form, msgspec.json.Decoder(form, dec_hook=moments.decode))
     try:
         return cast(T, decoder.decode(body))
     except msgspec.ValidationError as error:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from kernel.moments import Moment
 from runs.states import RUN_MOVES
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled", "dead_letter"]
@@ -24,8 +25,8 @@ class RunsQuery(Struct, forbid_unknown_fields=True):
     workflow: str | None = None
     agent: str | None = None
     project: str | None = None
-    created_from: Annotated[datetime, Meta(tz=True)] | None = None
-    created_to: Annotated[datetime, Meta(tz=True)] | None = None
+    created_from: Moment | None = None
+    created_to: Moment | None = None
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 

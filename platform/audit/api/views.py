@@ -7,10 +7,10 @@ from uuid import UUID
 from msgspec import Meta, Struct
 
 from audit import queries
+from kernel.moments import Moment
 from kernel.rest.views import ApiView, Context, endpoint
 
 Word = Annotated[str, Meta(min_length=1, max_length=120)]
-Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True):

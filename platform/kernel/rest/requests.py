@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from django.http import HttpRequest
 
-from kernel import ids, typed
+from kernel import ids, moments, typed
 from kernel.errors import BadCall, DomainError, FieldError, Invalid, TooLarge
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def query(request: HttpRequest, form: type[T]) -> T:
             raise _parameter(name, "nul_character", "A NUL character is not accepted.")
         values[name] = sent if _takes_many(form, name) else sent[0]
     try:
-        return msgspec.convert(values, form, strict=False)
+        return msgspec.convert(values, form, strict=False, dec_hook=moments.decode)
     except msgspec.ValidationError as error:
         raise typed.explain_parameter(error) from error
 

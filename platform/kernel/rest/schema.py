@@ -18,6 +18,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework.views import APIView
 
+from kernel import moments
 from kernel.errors import CODES, CONTENT_TYPE, DomainError
 from kernel.rest.endpoints import Endpoint
 
@@ -124,13 +125,15 @@ def describe(method: str, spec: Endpoint) -> Callable[[View], View]:
 def reference(kind: Any) -> dict[str, Any]:
     """A reference to the schema of a Struct, or the schema of any other type."""
     _types.add(kind)
-    (found,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
+    (found,), _ = msgspec.json.schema_components([kind], ref_template=_REF, schema_hook=moments.schema)
     return found
 
 
 def finish(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
     """Postprocessing hook: the schemas of all types, and what the walker cannot know."""
-    _, components = msgspec.json.schema_components(sorted(_types, key=str), ref_template=_REF)
+    _, components = msgspec.json.schema_components(
+        sorted(_types, key=str), ref_template=_REF, schema_hook=moments.schema
+    )
     result["components"].setdefault("schemas", {}).update(components)
     result["components"]["schemas"] = dict(sorted(result["components"]["schemas"].items()))
     for path in result["paths"].values():
@@ -151,7 +154,7 @@ def _ecma(value: Any) -> Any:
 
 
 def _query(spec: Endpoint) -> list[OpenApiParameter]:
-    _, components = msgspec.json.schema_components([spec.query], ref_template=_REF)
+    _, components = msgspec.json.schema_components([spec.query], ref_template=_REF, schema_hook=moments.schema)
     form = components[spec.query.__name__]
     required = form.get("required", [])
     return [

@@ -6,15 +6,15 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
+from kernel.moments import Moment
 from tenancy.models import Agent, ApiKey, Member, Project, Role
 from tenancy.operations import MAX_NAME, MAX_OVERLAP
 from tenancy.queries import SCOPES
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+# Blanks around a name would be cut off; what is not kept as it was sent is refused.
+Name = Annotated[str, Meta(pattern=r"^\S([\s\S]*\S)?\Z", min_length=1, max_length=MAX_NAME)]
 Slug = Annotated[str, Meta(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z", min_length=1, max_length=40)]
 Scope = Literal[SCOPES]  # type: ignore[valid-type]
-
-Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class NamedIn(Struct, forbid_unknown_fields=True):

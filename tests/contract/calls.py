@@ -1,0 +1,109 @@
+"""Every write route with every field that it takes, on a tenant where the call makes sense."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from kernel import clock
+from kernel.ids import uuid7
+from tests.cast import House, client, make_house
+
+
+@dataclass(frozen=True)
+class Write:
+    """A call that is answered as it stands. `free`: the parts of the body that hold any JSON."""
+
+    method: str
+    path: str
+    body: Any
+    key: str = "admin"
+    free: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Desk:
+    """A fresh tenant with a run at work, and its keys."""
+
+    def __init__(self) -> None:
+        self.house: House = make_house("Contract")
+        self.clients = {name: client(key) for name, key in self.house.keys.items()}
+        agent = self.clients["agent"]
+        run = {"workflow": "w", "workflow_version": "1", "steps": [{"name": "first"}, {"name": "second"}]}
+        self.run_id = self.sent(agent.post("runs", json=run, headers={"Idempotency-Key": "desk"}))["id"]
+        self.work = self.sent(agent.post("work/claim", json={"worker": "desk"}))
+        self.ids = {
+            "run_id": self.run_id,
+            "lease": self.work["lease"],
+            "member_id": self.house.members["viewer"],
+            "key_id": self.house.key_ids["operator"],
+        }
+
+    def close(self) -> None:
+        for found in self.clients.values():
+            found.close()
+
+    @staticmethod
+    def sent(response: httpx.Response) -> Any:
+        assert response.is_success, response.text
+        return response.json()
+
+    def send(self, write: Write, content: bytes, **headers: str) -> httpx.Response:
+        sent = {"Content-Type": "application/json", "Idempotency-Key": str(uuid7())} | headers
+        path = write.path.format(**self.ids)
+        return self.clients[write.key].request(write.method, path, content=content, headers=sent)
+
+    def writes(self) -> dict[str, Write]:
+        later = (clock.now() + timedelta(days=1)).isoformat()
+        payload = {"text": "x", "number": 1.5, "list": [None, True]}
+        step = {"name": "third", "depends_on": ["first"], "queue": "slow", "priority": 1, "max_attempts": 2}
+        event = {
+            "type": "tool.called", "step": "first", "occurred_at": later, "labels": {"tool": "bank"}, "input": payload,
+            "output": payload, "payload": payload, "trace_id": "0af7651916cd43dd8448eb211c80319c",
+            "span_id": "b7ad6b7169203331",
+            "usage": {"model": "m", "input_tokens": 1, "output_tokens": 2, "cost": "0.5", "currency": "INR"},
+        }  # fmt: skip
+        found = [
+            Write(
+                "POST", "runs",
+                {
+                    "workflow": "w", "workflow_version": "1", "agent_version": "1", "project": "main", "agent": "clerk",
+                    "subject": "s", "correlation_id": "c", "task_id": "t", "labels": {"a": "b"}, "versions": {"model": "m"},
+                    "input": payload, "steps": [{**step, "name": "first", "depends_on": []}, step],
+                },
+                key="agent", free=("/input",),
+            ),
+            Write(
+                "POST", "runs/{run_id}/commit",
+                {
+                    "lease": str(self.work["lease"]), "epoch": self.work["epoch"], "head": self.work["run"]["head"],
+                    "events": [event], "checkpoint": {"state": {"a": payload}}, "new_steps": [step],
+                    "step": {"outcome": "succeeded", "output": payload},
+                },
+                key="agent",
+                free=("/events/0/input", "/events/0/output", "/events/0/payload", "/checkpoint/state/a", "/step/output"),
+            ),
+            Write("POST", "runs/{run_id}/cancel", {"reason": "enough"}),
+            Write(
+                "POST", "work/claim",
+                {"worker": "w", "queues": ["none"], "lease_seconds": 30, "wait_seconds": 0, "run_id": str(self.run_id)},
+                key="agent",
+            ),
+            Write("POST", "work/{lease}/heartbeat", {"epoch": self.work["epoch"], "lease_seconds": 30}, key="agent"),
+            Write("POST", "projects", {"slug": "p", "name": "P"}),
+            Write("POST", "agents", {"slug": "a", "name": "A"}),
+            Write("PUT", "members/{member_id}/roles", {"roles": ["viewer"]}),
+            Write(
+                "POST", "keys",
+                {
+                    "name": "k", "scopes": ["runs:read"], "agent_id": str(self.house.agent_id),
+                    "project_ids": [str(self.house.project_id)], "expires_at": later,
+                },
+            ),
+            Write("POST", "keys/{key_id}/rotate", {"overlap_seconds": 60}),
+        ]  # fmt: skip
+        return {write.name: write for write in found}

@@ -1,0 +1,76 @@
+"""Taking bodies apart by JSON pointer, and putting odd things in."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+# The write routes; `tests.contract.calls` has a body for each.
+WRITES = (
+    "POST runs",
+    "POST runs/{run_id}/commit",
+    "POST runs/{run_id}/cancel",
+    "POST work/claim",
+    "POST work/{lease}/heartbeat",
+    "POST projects",
+    "POST agents",
+    "PUT members/{member_id}/roles",
+    "POST keys",
+    "POST keys/{key_id}/rotate",
+)
+BODILESS = ("POST runs/{run_id}/resume", "POST keys/{key_id}/revoke", "DELETE members/{member_id}")
+
+_MARK = "@@mark@@"
+
+
+def places(value: Any, way: str = "") -> Iterator[str]:
+    """A pointer to every value inside, containers too; not to the whole."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, child in children:
+        yield f"{way}/{name}"
+        yield from places(child, f"{way}/{name}")
+
+
+def objects(value: Any) -> Iterator[str]:
+    """A pointer to every object, the whole included."""
+    return (pointer for pointer in ("", *places(value)) if isinstance(_reach(value, pointer), dict))
+
+
+def members(value: Any) -> Iterator[str]:
+    """A pointer to every member of every object."""
+    return (pointer for pointer in places(value) if isinstance(_reach(value, pointer.rpartition("/")[0]), dict))
+
+
+def put(body: Any, pointer: str, text: str) -> bytes:
+    """The body as JSON, with raw text in the place of one value."""
+    changed, way = _copy(body), pointer.rpartition("/")
+    parent = _reach(changed, way[0])
+    parent[way[2] if isinstance(parent, dict) else int(way[2])] = _MARK
+    return json.dumps(changed).replace(f'"{_MARK}"', text).encode()
+
+
+def add(body: Any, pointer: str, name: str) -> bytes:
+    changed = _copy(body)
+    _reach(changed, pointer)[name] = {"odd": 1}
+    return json.dumps(changed).encode()
+
+
+def drop(body: Any, pointer: str) -> bytes:
+    changed, way = _copy(body), pointer.rpartition("/")
+    del _reach(changed, way[0])[way[2]]
+    return json.dumps(changed).encode()
+
+
+def related(one: str, other: str) -> bool:
+    """Whether one pointer leads to, or through, the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _copy(body: Any) -> Any:
+    """Without the sharing of parts that a deep copy would keep."""
+    return json.loads(json.dumps(body))
+
+
+def _reach(value: Any, pointer: str) -> Any:
+    for name in pointer.split("/")[1:]:
+        value = value[name] if isinstance(value, dict) else value[int(name)]
+    return value
