@@ -252,7 +252,7 @@ def test_a_tenant_is_entered_once_and_ends_with_the_transaction(cluster: str, ho
         "create temporary table runs_run (n int)",
         "create function f() returns int language sql as 'select 1'",
         "create schema theft",
-        "alter database smriti_main set row_security = off",
+        "alter role smriti_owner set row_security = off",
         "copy runs_run to program 'cat'",
         "select pg_read_file('/etc/passwd')",
     ],
