@@ -118,7 +118,9 @@ def commit(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResp
     )  # fmt: skip
 
 
-@describe("POST", Endpoint(summary="Take a step to work on", scope="work:claim", body=ClaimIn, answer=Work))
+@describe("POST", Endpoint(
+    summary="Take a step to work on", scope="work:claim", body=ClaimIn, answer=Work, may_be_empty=True, problems=(NotFound,),
+))  # fmt: skip
 @hot("POST", "work:claim")
 def claim(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Lease the most urgent runnable step to a worker. 204 when there is nothing to do now.
