@@ -1,7 +1,7 @@
 """Errors that a caller can act on: one base with a stable code, made into RFC 9457 problems in one place.
 
-Invariant: a code has one status everywhere, no problem carries internals or a value that a client sent, and what nobody
-foresaw becomes a problem too (500, with nothing but the request id).
+Invariant: a code is of one class, thus has one status everywhere; no problem carries internals or a value that a client
+sent; and what nobody foresaw becomes a problem too (500, with nothing but the request id).
 """
 
 import logging
@@ -75,8 +75,8 @@ class DomainError(Exception):
         code = cls.__dict__.get("code")
         if code is not None:
             known = CODES.setdefault(code, cls)
-            if known.status != cls.status:
-                raise TypeError(f"the code {code!r} has status {known.status} already ({known.__module__})")
+            if known is not cls:
+                raise TypeError(f"the code {code!r} is that of {known.__module__}.{known.__qualname__} already")
 
 
 class Invalid(DomainError):
@@ -107,6 +107,12 @@ class BadCall(DomainError):
     code = "bad_request"
     status = 400
     title = "Malformed request"
+
+
+class IdempotencyKeyReused(DomainError):
+    code = "idempotency_key_reused"
+    status = 422
+    title = "This Idempotency-Key was used for another request"
 
 
 class TooLarge(DomainError):

@@ -3,16 +3,10 @@
 from typing import Any
 from uuid import UUID
 
-from kernel.errors import DomainError, NotFound
+from kernel.errors import DomainError, IdempotencyKeyReused, NotFound
 from privacy.operations import SubjectErased
 from runs.patch import PatchConflict
 from tenancy.auth import Unauthorized
-
-
-class IdempotencyKeyReused(DomainError):
-    code = "idempotency_key_reused"
-    status = 422
-    title = "This idempotency key was used with another body"
 
 
 class StaleEpoch(DomainError):

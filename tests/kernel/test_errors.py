@@ -46,9 +46,9 @@ def test_a_response_carries_status_type_and_headers() -> None:
     assert orjson.loads(response.content)["code"] == "unavailable"
 
 
-def test_a_code_has_one_status() -> None:
+def test_a_code_is_of_one_class() -> None:
     with pytest.raises(TypeError, match="test_taken"):
-        type("Other", (DomainError,), {"code": "test_taken", "status": 410, "title": "Gone"})
+        type("Other", (DomainError,), {"code": "test_taken", "status": 409, "title": "Taken"})
 
 
 @pytest.mark.parametrize(

@@ -21,18 +21,12 @@ from django.conf import settings
 from django.db import connection
 
 from kernel import codec, ports
-from kernel.errors import DomainError
+from kernel.errors import DomainError, IdempotencyKeyReused
 from kernel.rest.models import IdempotencyRecord
 
 KEEP: Final = timedelta(hours=24)
 _SWEEP: Final = 50  # expired records that one new record takes with it
 _LOCK: Final = "select pg_try_advisory_xact_lock(hashtextextended(%s, 2))"
-
-
-class KeyReused(DomainError):
-    code = "idempotency_key_reused"
-    status = 422
-    title = "This Idempotency-Key was used for another request"
 
 
 class InProgress(DomainError):
@@ -64,7 +58,7 @@ class Call:
 def once(call: Call, run: Callable[[], Answer], *, now: datetime, secrets: tuple[str, ...] = ()) -> Answer:
     """The answer of `run`, or the one that was given before. Inside the tenant's scope.
 
-    `secrets`: members of the answer that are shown once; in a replay they are null. Raises KeyReused and InProgress.
+    `secrets`: members of the answer that are shown once; in a replay they are null. Raises IdempotencyKeyReused and InProgress.
     """
     record_id = UUID(bytes=_digest(b"key", call.principal.bytes, call.key.encode())[:16])
     request = _digest(b"request", call.method.encode(), call.path.encode(), call.body)
@@ -75,7 +69,9 @@ def once(call: Call, run: Callable[[], Answer], *, now: datetime, secrets: tuple
     found = IdempotencyRecord.objects.filter(id=record_id, created_at__gt=now - KEEP).first()
     if found is not None:
         if not hmac.compare_digest(bytes(found.request), request):
-            raise KeyReused("Use a new key for a new request; repeat a key only with the same method, path and body.")
+            raise IdempotencyKeyReused(
+                "Use a new key for a new request; repeat a key only with the same method, path and body."
+            )
         return _replay(call, found)
     answer = run()
     _keep(call, record_id, request, _without(answer, secrets), now)
