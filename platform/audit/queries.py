@@ -111,6 +111,12 @@ def page(*, tenant: UUID, filters: AuditFilter, cursor: str | None, limit: int) 
     )
 
 
+def get_entry(*, tenant: UUID, entry_id: UUID) -> AuditRow | None:
+    """One entry by its id."""
+    entry = Entry.objects.filter(id=entry_id).first()
+    return None if entry is None else _row(entry, Link.objects.filter(entry_id=entry_id).first())
+
+
 def verify(*, tenant: UUID) -> AuditVerification:
     """Recompute the tenant's chain and name the first position that does not hold.
 

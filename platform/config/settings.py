@@ -7,7 +7,7 @@ import base64
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
@@ -31,7 +31,7 @@ def database(name: str) -> dict[str, Any]:
         "PORT": str(url.port or 5432),
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"server_side_binding": True, "application_name": "smriti"},
+        "OPTIONS": {**dict(parse_qsl(url.query)), "server_side_binding": True, "application_name": "smriti"},
     }
 
 
@@ -161,6 +161,10 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if SECURE else None
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
+SILENCED_SYSTEM_CHECKS = [
+    "security.W008",  # the proxy in front redirects to https
+    "auth.W004",  # e-mails are unique without regard to case, by an index the check does not see
+]
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [NONE],

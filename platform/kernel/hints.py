@@ -6,6 +6,7 @@ Hints of the same name that arrive while nobody has looked yet are one hint.
 import asyncio
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,14 +20,18 @@ logger = logging.getLogger(__name__)
 
 _CHANNEL: Final = "smriti:hint"
 _RETRY_SECONDS: Final = 1.0
+_QUIET_SECONDS: Final = 2.0
 
 _client: "redis.Redis | None" = None
 _lock = threading.Lock()
+_quiet_until = 0.0
 
 
 def publish(name: str) -> None:
     """Tell every waiting process. Never raises: whoever waits looks again by itself, later."""
-    global _client
+    global _client, _quiet_until
+    if time.monotonic() < _quiet_until:
+        return
     try:
         if _client is None:
             with _lock:
@@ -35,6 +40,8 @@ def publish(name: str) -> None:
                 )
         _client.publish(_CHANNEL, name)
     except redis.RedisError as error:
+        # While Valkey is away, a commit does not wait for it again and again.
+        _quiet_until = time.monotonic() + _QUIET_SECONDS
         logger.warning("hint_not_sent", extra={"error": type(error).__name__})
 
 

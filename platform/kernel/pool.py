@@ -7,7 +7,7 @@ reach the server's log as part of a statement.
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, LiteralString
+from typing import Any, Final, LiteralString
 
 from django.conf import settings
 from django.db import connections
@@ -15,6 +15,21 @@ from psycopg import Connection, OperationalError
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+_OF_LIBPQ: Final = frozenset(
+    [
+        "dbname",
+        "user",
+        "password",
+        "host",
+        "port",
+        "sslmode",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "channel_binding",
+        "connect_timeout",
+    ]
+)
 _lock = threading.Lock()
 _pools: dict[str, ConnectionPool[Connection[TupleRow]]] = {}
 
@@ -51,9 +66,7 @@ def pool(alias: str = "default") -> ConnectionPool[Connection[TupleRow]]:
 
 def _open(alias: str) -> ConnectionPool[Connection[TupleRow]]:
     params = connections[alias].get_connection_params()
-    kwargs: dict[str, Any] = {
-        key: params[key] for key in ("dbname", "user", "password", "host", "port") if params.get(key)
-    }
+    kwargs: dict[str, Any] = {name: params[name] for name in params if name in _OF_LIBPQ}
     return ConnectionPool(
         kwargs={**kwargs, "autocommit": True, "prepare_threshold": 0, "application_name": "smriti-hot"},
         min_size=1,

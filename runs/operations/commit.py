@@ -1,5 +1,6 @@
 """The one hot call: a durable transition of a run, in one transaction and, with warm caches, one database round trip."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -21,6 +22,8 @@ from runs.sealing import RunKey
 from runs.states import FAILURE_CLASSES
 from runs.wire import CheckpointIn, CommitIn, EventIn
 from tenancy.queries import Principal
+
+logger = logging.getLogger(__name__)
 
 # All parts of a commit, checked and written under the lock of the run's row.
 COMMIT: Final = """select * from runs_commit(
@@ -101,7 +104,7 @@ def commit(
             if runnable and code == "ok":
                 hints.publish(work_hint(tenant))
             if snapshot_due:
-                snapshot(tenant=tenant, run_id=run_id)
+                _pack(tenant, run_id)
             return Committed(first_seq, last_seq, bytes(chain), head, run_status, runnable)
         if code == "subject_changed" and not last_try:
             sealing.forget(tenant=tenant, run_id=run_id)
@@ -113,6 +116,14 @@ def commit(
             detail |= {"run_status": run_status}
         raise refusal(code, run_id=run_id, detail=detail)
     raise AssertionError("unreachable")
+
+
+def _pack(tenant: UUID, run_id: UUID) -> None:
+    """The commit is on disk and must be answered, whatever becomes of the snapshot: the next commit finds it due again."""
+    try:
+        snapshot(tenant=tenant, run_id=run_id)
+    except Exception:
+        logger.exception("snapshot_failed", extra={"tenant": str(tenant), "run": str(run_id)})
 
 
 def _check(request: CommitIn) -> UUID | None:

@@ -1,10 +1,11 @@
 """How to resume a run: the brief's six steps, answered from what is stored. Reading it changes nothing."""
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
+
+from django.db.models import Count
 
 from kernel.errors import NotFound
 from runs.models import Attempt, Event, Run, Step
@@ -39,7 +40,7 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """`since` counts the events after the checkpoint by type: what was done but may not be in the state."""
+    """`since` counts the events after the checkpoint by type: what was done but may not be in the state, and what `chain_ok` is about."""
 
     status: str
     chain_ok: bool
@@ -56,14 +57,16 @@ def resume_plan(*, tenant: UUID, run_id: UUID, now: datetime) -> ResumePlan:
     run = Run.objects.filter(id=run_id).first()
     if run is None:
         raise NotFound("There is no such run.")
-    chain = verify_run(tenant=tenant, run_id=run_id)
     try:
         view = checkpoint(tenant=tenant, run_id=run_id)
         found = PlanCheckpoint(view.version, view.seq, view.skipped) if view.version else None
     except NotFound:
         found = None
-    after = Event.objects.filter(run_id=run_id, seq__gt=found.seq if found else 0)
-    since = Counter(after.values_list("type", flat=True))
+    # What the checkpoint stands for opened, so what counts is the log since.
+    start = found.seq if found else 0
+    chain = verify_run(tenant=tenant, run_id=run_id, after=start)
+    types = Event.objects.filter(run_id=run_id, seq__gt=start).values("type").annotate(count=Count("seq"))
+    since = dict(types.order_by("type").values_list("type", "count"))
     steps = list(
         Step.objects.filter(run_id=run_id, status__in=["runnable", *_ACTIONS]).order_by("position")[:MAX_STEPS]
     )
@@ -71,7 +74,7 @@ def resume_plan(*, tenant: UUID, run_id: UUID, now: datetime) -> ResumePlan:
     plan = [_next(step, expiry.get(step.id), now) for step in steps]
     return ResumePlan(
         status=run.status, chain_ok=chain.ok, bad_seq=chain.bad_seq, checkpoint=found, workflow_version=run.workflow_version,
-        since=dict(since), next=plan, advice=_advice(run.status, chain.ok, found, plan),
+        since=since, next=plan, advice=_advice(run.status, chain.ok, found, plan),
     )  # fmt: skip
 
 

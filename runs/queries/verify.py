@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from audit import queries as audit_queries
 from kernel.errors import NotFound
 from kernel.ports import Corrupt
 from privacy import codec, keys
@@ -39,8 +40,11 @@ class _Bad(Exception):
         self.seq, self.reason = seq, reason
 
 
-def verify_run(*, tenant: UUID, run_id: UUID) -> Verification:
-    """Recompute every digest and commitment of a run and compare its end with the run's row and its anchors. Raises NotFound."""
+def verify_run(*, tenant: UUID, run_id: UUID, after: int = 0) -> Verification:
+    """Recompute every digest and commitment of a run and compare its end with the run's row and its anchors. Raises NotFound.
+
+    `after`: begin behind this event, whose stored digest is then taken as it is.
+    """
     run = Run.objects.filter(id=run_id).first()
     if run is None:
         raise NotFound("There is no such run.")
@@ -48,8 +52,11 @@ def verify_run(*, tenant: UUID, run_id: UUID) -> Verification:
     seq, digest = 0, genesis(tenant, run_id)
     anchored = 0
     try:
+        if after:
+            seq, digest = after, _digest_at(run_id, after)
+        _check_anchor(tenant, run_id)
         key = keys.data_key(tenant=tenant, key_id=run.data_key_id)
-        for event, checkpoint in _events(run_id):
+        for event, checkpoint in _events(run_id, after):
             if event.seq != seq + 1:
                 raise _Bad(seq + 1, "missing")
             _check_commitment(key, run_id, event, checkpoint)
@@ -92,13 +99,32 @@ def event_digest(tenant: UUID, event: Event) -> bytes:
     ).digest()  # fmt: skip
 
 
+def _digest_at(run_id: UUID, seq: int) -> bytes:
+    stored = Event.objects.filter(run_id=run_id, seq=seq).values_list("digest", flat=True).first()
+    if stored is None:
+        raise _Bad(seq, "missing")
+    return bytes(stored)
+
+
+def _check_anchor(tenant: UUID, run_id: UUID) -> None:
+    """The newest anchor must be what the sealed audit entry says: whoever rewrote a log could rewrite its anchors, too."""
+    anchor = Anchor.objects.filter(run_id=run_id).order_by("-seq").first()
+    if anchor is None:
+        return
+    entry = audit_queries.get_entry(tenant=tenant, entry_id=anchor.entry_id)
+    if entry is None or entry.payload == "damaged":
+        raise _Bad(anchor.seq, "has an anchor that the audit log does not hold")
+    head = {"run": str(run_id), "seq": anchor.seq, "digest": bytes(anchor.digest).hex()}
+    if entry.payload == "intact" and head not in entry.content["heads"]:
+        raise _Bad(anchor.seq, "has another anchor than the audit log holds")
+
+
 def _id(value: UUID | None) -> bytes:
     return _NONE if value is None else value.bytes
 
 
-def _events(run_id: UUID) -> Iterator[tuple[Event, Checkpoint | None]]:
+def _events(run_id: UUID, after: int) -> Iterator[tuple[Event, Checkpoint | None]]:
     """Events in order, each with the checkpoint it announces, in batches; what stands past the end comes, too."""
-    after = 0
     while True:
         batch = list(Event.objects.filter(run_id=run_id, seq__gt=after).order_by("seq")[:_BATCH])
         announced = [event.seq for event in batch if event.type == "checkpoint_created"]
