@@ -40,7 +40,7 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """`since` counts the events after the checkpoint by type: what was done but may not be in the state, and what `chain_ok` is about."""
+    """`since` counts the events after the checkpoint by type: what may not be in the state. `chain_ok` is about these."""
 
     status: str
     chain_ok: bool

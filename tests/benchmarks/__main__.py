@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--runs", default="12,16,32", help="runs of 20 steps for each number of clients")
+    parser.add_argument("--report", type=Path, help="also write the table to this file")
     options = parser.parse_args()
     servers = Servers(settings=SETTINGS)
     servers.start()
@@ -113,6 +115,8 @@ def bench(options: argparse.Namespace, admin_url: str) -> None:
     )
     floor_admin, smriti_admin = (admin_url.rpartition("/")[0] + f"/{name}" for name in ("bench_floor", "bench_smriti"))
     floor, product = Floor(floor_owner, floor_app, 16), Product(key)
+    tables = [HEAD]
+    print(HEAD, flush=True)
     try:
         for clients, count in zip(map(int, options.clients.split(",")), map(int, options.runs.split(",")), strict=True):
             results: dict[str, list[Result]] = {floor.name: [], product.name: []}
@@ -122,27 +126,38 @@ def bench(options: argparse.Namespace, admin_url: str) -> None:
                     results[contender.name].append(
                         measure(contender, runs, clients, functools.partial(table_bytes, url))
                     )
-            report(clients, results)
+            tables.append(report(clients, results))
     finally:
         product.close()
         floor.close()
+    if options.report is not None:
+        note = f"Medians of {options.reps} alternating runs, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores. By `make bench`."
+        text = "\n".join(tables)
+        options.report.write_text(f"# Benchmark beside its floor\n\n{__doc__}\n{note}\n\n{text}\n")
 
 
-def report(clients: int, results: dict[str, list[Result]]) -> None:
-    print(
-        f"\n{clients} client{'s' if clients > 1 else ''}, median of {len(next(iter(results.values())))} alternating runs"
-    )
-    print(f"{'':18}{'steps/s':>9}{'p50 ms':>9}{'p95 ms':>9}{'B/step':>9}{'CPU ms':>9}{'resume ms':>11}")
-    columns = ("steps_s", "p50_ms", "p95_ms", "bytes_step", "cpu_ms_step", "resume_ms")
+COLUMNS = ("steps_s", "p50_ms", "p95_ms", "bytes_step", "cpu_ms_step", "resume_ms")
+HEAD = "| clients | | steps/s | p50 ms | p95 ms | bytes/step | server CPU ms/step | resume ms |\n|---|---|---|---|---|---|---|---|"
+
+
+def report(clients: int, results: dict[str, list[Result]]) -> str:
+    """The rows of one number of clients: medians of each contender, and the ratios of the pairs that ran side by side."""
     medians = {
-        name: [statistics.median(getattr(r, c) for r in found) for c in columns] for name, found in results.items()
+        name: [statistics.median(getattr(r, c) for r in found) for c in COLUMNS] for name, found in results.items()
     }
-    for name, row in medians.items():
-        print(f"{name:18}{row[0]:9.0f}{row[1]:9.2f}{row[2]:9.2f}{row[3]:9.0f}{row[4]:9.2f}{row[5]:11.2f}")
+    rows = [
+        f"| {clients} | {name} | {row[0]:.0f} | {row[1]:.2f} | {row[2]:.2f} | {row[3]:.0f} | {row[4]:.2f} | {row[5]:.2f} |"
+        for name, row in medians.items()
+    ]
     floor, product = medians.values()
-    pairs = zip(*results.values(), strict=True)
+    pairs = list(zip(*results.values(), strict=True))
     ratio = statistics.median(own.steps_s / base.steps_s for base, own in pairs)
-    print(f"{'ratio':18}{ratio:9.2f}{'':18}{product[3] / floor[3]:9.2f}{'':9}{product[5] / floor[5]:11.2f}", flush=True)
+    rows.append(
+        f"| {clients} | ratio | {ratio:.2f} | | | {product[3] / floor[3]:.2f} | | {product[5] / floor[5]:.2f} |"
+    )
+    text = "\n".join(rows)
+    print(text, flush=True)
+    return text
 
 
 if __name__ == "__main__":
