@@ -191,6 +191,7 @@ class Campaign:
         assert not violations, violations
         errors = [line for line in lines if line["kind"] == "server_error"]
         assert not errors or self.books.kills["PostgreSQL"], errors[:3]
+        assert all(line["answer"].startswith("503 ") for line in errors), errors
         claims = Counter((line["run"], line["step"], line["epoch"]) for line in lines if line["kind"] == "claimed")
         assert max(claims.values()) == 1, f"two workers hold one epoch: {claims.most_common(1)}"
 
@@ -218,7 +219,7 @@ class Campaign:
             "steps claimed": kinds["claimed"],
             "writes of stale workers, refused": kinds["refused"],
             "commits that a successor found done by their idempotency key": kinds["found_done"],
-            "answers 5xx, while PostgreSQL was down": len(errors),
+            "answers 503, while PostgreSQL was down": len(errors),
         }
 
     def check_run(self, run: str, acknowledged: dict[str, Json]) -> int:

@@ -86,7 +86,7 @@ def check(client: Client, run: str) -> None:
     if report != expected:
         different = [name for name in expected if report.get(name) != expected[name]]
         raise Failed(f"the report differs from that of an undisturbed run in {', '.join(different)}")
-    print(f"The report is that of an undisturbed run: {agent.summary(report)}")
+    print("The report is that of an undisturbed run over the same files")
 
     verified = client.call("GET", f"/runs/{run}/verify")
     if not verified["ok"] or [event["seq"] for event in events] != list(range(1, len(events) + 1)):
