@@ -10,14 +10,17 @@ import sys
 import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from datetime import date
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TextIO
+from uuid import UUID
 
 import orjson
 import structlog
 
 _LONGEST: Final = 300
 _SCALARS: Final = (bool, int, float, type(None))
+_TEXTS: Final = (str, UUID, date)
 
 Event = MutableMapping[str, Any]
 
@@ -40,8 +43,9 @@ def configure(level: str = "INFO") -> None:
             structlog.processors.JSONRenderer(_dumps),
         ],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(formatter)
+    logging.getLogger("django").handlers.clear()
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -60,6 +64,17 @@ def configure(level: str = "INFO") -> None:
     )
 
 
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error now, not to what it was at start."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
 @contextmanager
 def bound(**ids: object) -> Iterator[None]:
     """Put ids (request_id, tenant, run, ...) on every log line of this context."""
@@ -76,6 +91,9 @@ class _Exceptions:
         error = sys.exc_info()[1] if info is True else info[1] if isinstance(info, tuple) else info
         if isinstance(error, BaseException):
             event["exception"] = _describe(error, messages=self.messages)
+            record = event.get("_record")
+            if isinstance(record, logging.LogRecord) and not self.messages:
+                event["event"] = str(record.msg)  # libraries write the exception's message into their own
         return event
 
 
@@ -107,11 +125,8 @@ def _scalars(logger: Any, method: str, event: Event) -> Event:
     for name, value in event.items():
         if name.startswith("_") or name == "exception" or isinstance(value, _SCALARS):
             continue
-        if isinstance(value, bytes | bytearray | memoryview | dict | list | tuple | set):
-            event[name] = f"<{type(value).__name__}>"
-        else:
-            text = str(value)
-            event[name] = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+        text = str(value) if isinstance(value, _TEXTS) else f"<{type(value).__name__}>"
+        event[name] = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
     return event
 
 

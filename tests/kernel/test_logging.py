@@ -57,6 +57,7 @@ def test_exceptions_are_logged_without_their_messages(capsys: pytest.CaptureFixt
             raise KeyError(SECRET) from error
     except KeyError:
         logging.getLogger("x").exception("failed")
+        logging.getLogger("library").error("failed: %s", SECRET, exc_info=True)
         structlog.get_logger("x").exception("failed")
     output = capsys.readouterr().err
     assert SECRET not in output
