@@ -88,6 +88,7 @@ class EventAnswer(Struct):
     actor_kind: Literal["key", "member", "system"]
     actor_id: UUID | None
     step: str | None
+    step_id: UUID | None
     lease: UUID | None
     occurred_at: datetime | None
     recorded_at: datetime

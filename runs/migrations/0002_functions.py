@@ -663,14 +663,14 @@ EVENTS = """
 create function runs_events(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid, p_after bigint, p_limit integer
 ) returns table (
-    last_seq bigint, data_key uuid, seq bigint, type text, schema_version smallint, actor_kind text, actor_id uuid, step text,
+    last_seq bigint, data_key uuid, seq bigint, type text, schema_version smallint, actor_kind text, actor_id uuid, step_id uuid, step text,
     lease_id uuid, occurred_at timestamptz, recorded_at timestamptz, labels jsonb, payload bytea, payload_commitment bytea,
     prev_digest bytea, digest bytea
 ) language plpgsql as $$
 begin
     perform smriti_enter(p_tenant);
     return query
-    select r.last_seq, r.data_key_id, e.seq, e.type, e.schema_version, e.actor_kind, e.actor_id, s.name::text, e.lease_id,
+    select r.last_seq, r.data_key_id, e.seq, e.type, e.schema_version, e.actor_kind, e.actor_id, e.step_id, s.name::text, e.lease_id,
            e.occurred_at, e.recorded_at, e.labels, e.payload, e.payload_commitment, e.prev_digest, e.digest
     from runs_run r
     left join lateral (

@@ -49,6 +49,7 @@ class EventRow:
     actor_kind: str
     actor_id: UUID | None
     step: str | None
+    step_id: UUID | None
     lease_id: UUID | None
     occurred_at: datetime | None
     recorded_at: datetime
@@ -64,7 +65,7 @@ class EventRow:
         members = {name: orjson.Fragment(bytes(value)) for name, value in (self.body or {}).items()}
         return {
             "seq": self.seq, "type": self.type, "schema_version": self.schema_version, "actor_kind": self.actor_kind,
-            "actor_id": self.actor_id, "step": self.step, "lease": self.lease_id, "occurred_at": self.occurred_at,
+            "actor_id": self.actor_id, "step": self.step, "step_id": self.step_id, "lease": self.lease_id, "occurred_at": self.occurred_at,
             "recorded_at": self.recorded_at, "labels": self.labels or {}, "readable": self.readable,
             "payload_commitment": self.payload_commitment and self.payload_commitment.hex(),
             "prev_digest": self.prev_digest.hex(), "digest": self.digest.hex(), **members,
@@ -111,7 +112,7 @@ def events_page(*, tenant: UUID, run_id: UUID, after: int = 0, limit: int = 100)
     rows = [
         EventRow(
             seq=event.seq, type=event.type, schema_version=event.schema_version, actor_kind=event.actor_kind,
-            actor_id=event.actor_id, step=names.get(event.step_id), lease_id=event.lease_id, occurred_at=event.occurred_at,
+            actor_id=event.actor_id, step=names.get(event.step_id), step_id=event.step_id, lease_id=event.lease_id, occurred_at=event.occurred_at,
             recorded_at=event.recorded_at, labels=event.labels, size=event.size,
             payload_commitment=event.payload_commitment and bytes(event.payload_commitment),
             prev_digest=bytes(event.prev_digest), digest=bytes(event.digest),
@@ -137,7 +138,8 @@ def event_payload(*, tenant: UUID, run_id: UUID, seq: int) -> bytes:
 
 
 def _event(
-    key: DataKey, run_id: UUID, seq: int, kind: str, schema_version: int, actor_kind: str, actor_id: UUID | None, step: str | None,
+    key: DataKey, run_id: UUID, seq: int, kind: str, schema_version: int, actor_kind: str, actor_id: UUID | None,
+    step_id: UUID | None, step: str | None,
     lease_id: UUID | None, occurred_at: datetime | None, recorded_at: datetime, labels: dict[str, str] | None,
     payload: bytes | None, commitment: bytes | None, prev_digest: bytes, digest: bytes,
 ) -> EventRow:  # fmt: skip
@@ -148,7 +150,8 @@ def _event(
         except (Corrupt, msgspec.DecodeError):
             body = None
     return EventRow(
-        seq=seq, type=kind, schema_version=schema_version, actor_kind=actor_kind, actor_id=actor_id, step=step, lease_id=lease_id,
+        seq=seq, type=kind, schema_version=schema_version, actor_kind=actor_kind, actor_id=actor_id, step=step,
+        step_id=step_id, lease_id=lease_id,
         occurred_at=occurred_at, recorded_at=recorded_at, labels=labels, size=len(payload or b""),
         payload_commitment=commitment, prev_digest=prev_digest, digest=digest, readable=body is not None, body=body,
     )  # fmt: skip

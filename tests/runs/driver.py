@@ -1,0 +1,70 @@
+"""A worker in a few lines: starts runs, claims steps, commits under its lease."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import psycopg
+
+from tests.cast import House, client
+
+
+class Worker:
+    """Holds one lease of one run at a time. `call` answers the response, whatever its status; the rest insist on success."""
+
+    def __init__(self, house: House, *, key: str = "agent") -> None:
+        self.http = client(house.keys[key])
+        self.queue = uuid.uuid4().hex
+        self.run = ""
+        self.lease, self.epoch, self.head = "", 0, 0
+
+    def start(self, *steps: str, **extra: Any) -> str:
+        """A run whose steps follow one another, on a queue of its own."""
+        plan = [
+            {"name": name, "queue": self.queue, "depends_on": list(steps[max(0, i - 1) : i])}
+            for i, name in enumerate(steps)
+        ]
+        body = {"workflow": "test", "workflow_version": "1", "steps": plan, **extra}
+        answer = self.http.post("/runs", json=body, headers={"Idempotency-Key": self.queue})
+        assert answer.status_code == 201, answer.text
+        self.run = answer.json()["id"]
+        return self.run
+
+    def claim(self, *, seconds: float = 600) -> dict[str, Any]:
+        answer = self.http.post("/work/claim", json={"worker": "w", "queues": [self.queue], "lease_seconds": seconds})
+        assert answer.status_code == 200, answer.text
+        work: dict[str, Any] = answer.json()
+        self.lease, self.epoch, self.head = work["lease"], work["epoch"], work["run"]["head"]
+        return work
+
+    def call(self, *, key: str | None = None, **parts: Any) -> httpx.Response:
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self.http.post(f"/runs/{self.run}/commit", json=parts, headers=headers)
+
+    def commit(self, *, key: str | None = None, **parts: Any) -> dict[str, Any]:
+        """A commit under the held lease; changes of the state are built on the newest head."""
+        held = {"lease": self.lease, "epoch": self.epoch}
+        if "checkpoint" in parts or "new_steps" in parts:
+            held["head"] = self.head
+        answer = self.call(key=key, **{**held, **parts})
+        assert answer.status_code == 200, answer.text
+        done: dict[str, Any] = answer.json()
+        self.head = done["head"]
+        return done
+
+    def get(self, path: str) -> Any:
+        answer = self.http.get(f"/runs/{self.run}{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@contextmanager
+def tamperer() -> Iterator[psycopg.Connection[Any]]:
+    """Whoever holds the disks: the superuser in this worker's database, with triggers off."""
+    url = os.environ["SMRITI_TEST_ADMIN_URL"].rpartition("/")[0] + "/" + os.environ["DATABASE_URL"].rpartition("/")[2]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("set session_replication_role = replica")
+        yield connection
