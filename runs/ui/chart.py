@@ -135,21 +135,28 @@ def _bar(
 ) -> Span:
     state = attempt_state(attempt)
     word = str(states.look(state).word)
-    name = gettext("%(step)s, attempt %(number)s by %(worker)s, %(outcome)s, %(start)s to %(end)s") % {
+    took = text.duration(end - attempt.claimed_at) if end else ""
+    label = took if state == "succeeded" else word.lower() if several else word
+    numbered = f"{attempt.number}, {label}"
+    # The name says what the bar says, in the same words, and more.
+    name = gettext("%(step)s, attempt %(what)s, %(worker)s, %(start)s to %(end)s, %(outcome)s") % {
         "step": step.name,
-        "number": attempt.number,
+        "what": numbered,
         "worker": attempt.worker,
-        "outcome": word,
         "start": text.clock_time(attempt.claimed_at, zone),
         "end": text.clock_time(end, zone) if end else gettext("now"),
+        "outcome": word,
     }
-    took = text.duration(end - attempt.claimed_at) if end else ""
-    if state == "succeeded":
-        label = f"{attempt.number}, {took}" if several else took
-    else:
-        label = f"{attempt.number}, {word.lower()}" if several else word
-    mark = gettext("resumed") if resumed else ""
-    return Span("bar", state, attempt.claimed_at, end, name, label, f"#attempt-{attempt.id}", mark)
+    return Span(
+        kind="bar",
+        state=state,
+        start=attempt.claimed_at,
+        end=end,
+        name=name,
+        label=numbered if several else label,
+        href=f"#attempt-{attempt.id}",
+        mark=gettext("resumed") if resumed else "",
+    )
 
 
 def _note(step: StepRow, attempts: int, now: datetime) -> str:

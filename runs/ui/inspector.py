@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -19,7 +20,6 @@ from django.utils.translation import gettext_lazy as _
 from audit import operations as audit_ops
 from kernel import clock
 from kernel.errors import NotFound
-from kernel.web import paging
 from kernel.web.views import FormPage, TenantPage
 from runs import operations, queries
 from runs.queries import EventRow, RunDetail
@@ -125,7 +125,8 @@ class Events(RunPage):
         final = max(0, last - WINDOW)
 
         def address(start: int) -> str:
-            return paging.link(self.request.path, self.request.GET, without=["from"], after=start or None)
+            base = reverse("runs:events", args=[self.visitor.slug, self.run_id])
+            return f"{base}?after={start}" if start else base
 
         return {
             **self.head(detail, now),
@@ -151,9 +152,6 @@ class Event(Events):
         event = next((row for row in context["page"].rows if row.seq == seq), None)
         if event is None:
             raise NotFound("There is no such event.")
-        for name in ("first_page", "previous_page", "next_page", "last_page"):
-            # The window moves in the list itself, not on the page of one event.
-            context[name] = context[name].replace(f"/events/{seq}/", "/events/").replace("payload/", "")
         attempt = context["workers"].get(event.lease_id)
         return {**context, "event": event, "event_state": event_state(event), "attempt": attempt, "seq": seq}
 

@@ -70,7 +70,7 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
                 % {"step": name, "queue": step.queue},
                 wait.since,
                 gettext("It starts as soon as a worker claims it. Until then nothing happens, and nothing is lost."),
-                _checked(detail),
+                _checked(detail, now),
             )
         case "lease_expired":
             last = next((a for a in reversed(detail.attempts) if a.outcome is None and a.step == name), None)
@@ -81,7 +81,7 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
                 % {"worker": last.worker if last else ""},
                 wait.since,
                 gettext("Within seconds the step is given to another worker, which goes on from the last commit."),
-                _checked(detail),
+                _checked(detail, now),
             )
         case "retry" if step is not None:
             return Why(
@@ -91,7 +91,7 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
                 % {"next": step.attempts + 1, "most": step.max_attempts},
                 wait.since,
                 gettext("The next attempt is due %(time)s.") % {"time": moment_text(step.due_at, zone, today=now)},
-                _checked(detail),
+                _checked(detail, now),
             )
         case "dead_letter":
             return Why(
@@ -100,10 +100,10 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
                 _spent(step) if step else gettext("It used up its attempts or failed for good."),
                 wait.since,
                 gettext("Nothing happens until an operator decides."),
-                _checked(detail),
+                _checked(detail, now),
             )
     # A reason of a later release: its own words.
-    return Why("waiting", detail.run.status.capitalize(), wait.detail, wait.since, wait.next, _checked(detail))
+    return Why("waiting", detail.run.status.capitalize(), wait.detail, wait.since, wait.next, _checked(detail, now))
 
 
 def _failed(detail: RunDetail) -> Why | None:
@@ -128,11 +128,11 @@ def _spent(step: StepRow) -> str:
     return gettext("All attempts failed, %(number)s of %(most)s.") % numbers
 
 
-def _checked(detail: RunDetail) -> str:
+def _checked(detail: RunDetail, now: datetime) -> str:
     """What was looked at, so that nobody has to wonder."""
     if detail.run.status in RUN_ENDS:
         return ""
-    held = sum(attempt.outcome is None for attempt in detail.attempts)
+    held = sum(attempt.outcome is None and attempt.expires_at > now for attempt in detail.attempts)
     done = gettext("%(done)s of %(total)s steps are done.") % {
         "done": detail.run.steps_done,
         "total": detail.run.steps_total,

@@ -16,6 +16,7 @@ from kernel import actor, clock
 from kernel.context import tenant_scope
 from runs import operations as runs_ops
 from tenancy import operations as tenancy_ops
+from tenancy.queries import SCOPES
 from tests.cast import House, client
 from tests.servers import owner_url
 
@@ -124,6 +125,33 @@ def tell(house: House) -> Story:
                 now=clock.now(),
             )
         tenancy_ops.revoke_key(tenant=house.id, key_id=issued.key.id, actor=who, now=clock.now())
+    return story
+
+
+def tell_long(house: House) -> Story:
+    """The longest names and values there can be, without a blank to break them at; and more steps than one page shows."""
+    story, api = Story(house), client(house.keys["agent"])
+    long = "w" * 63
+    with api:
+        story.runs["long"] = run = start(
+            api, f"{long}w", *(f"{long}{letter}" for letter in "abcdefgh"), queue=f"{long}q"
+        )
+        body = {"worker": f"{long}n", "queues": [f"{long}q"], "run_id": str(run)}
+        claim = api.post("/work/claim", json=body).json()
+        worker = Worker(api, run, lease=claim["lease"], epoch=claim["epoch"])
+        payload = {"k" * 200: "v" * 5000, "list": list(range(2000)), "deep": [[[["x" * 300]]]]}
+        labels = {f"{long[:-2]}{n:02}": long for n in range(16)}
+        worker.commit(
+            head=0, checkpoint={"state": payload}, events=[{"type": "e" * 64, "labels": labels, "payload": payload}]
+        )
+        worker.commit(head=1, checkpoint={"state": {**payload, "k" * 200: "u" * 5000}})
+        story.runs["many"] = many = start(api, "many-steps", *(f"step_{n:03}" for n in range(1, 121)))
+        for _ in range(50):
+            Worker(api, many).claim().succeed()
+    with tenant_scope(house.id):
+        tenancy_ops.issue_key(
+            tenant=house.id, name="k" * 120, scopes=SCOPES, actor=actor.system("a" * 100), now=clock.now()
+        )
     return story
 
 

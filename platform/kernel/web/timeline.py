@@ -129,6 +129,8 @@ class Chart:
     bands: tuple[Band, ...]
     lines: tuple[int, ...]
     now_x: float | None
+    # The last stretch before now is folded: its label stands to the left of the line, that of now to the right.
+    folded_to_now: bool
     folded: timedelta
 
 
@@ -176,6 +178,7 @@ def layout(
         bands=bands,
         lines=tuple(TOP + i * ROW for i in range(len(rows))),
         now_x=NOW_AT if live else None,
+        folded_to_now=live and pieces[-1].folded,
         folded=sum((band.length for band in bands), timedelta(0)),
     )
 
@@ -236,11 +239,15 @@ def _ticks(pieces: Sequence[_Piece], live: bool) -> list[Tick]:
     room = sum(p.width for p in pieces if not p.folded)
     step = next((s for s in _STEPS if open_time and s / open_time * room >= LABEL_ROOM * 1.6), _STEPS[-1])
     ticks: list[Tick] = []
-    begin, major = pieces[0].start, 0.0 if not pieces[0].folded else -PHONE_ROOM
+    begin = pieces[0].start
     blocked = [(p.x, p.x + p.width) for p in pieces if p.folded]
     limit = NOW_AT - LABEL_ROOM if live else 100.0 - LABEL_ROOM / 2
+    # On a phone there is room for a label or two, the now of a live run among them.
+    phone_room = PHONE_ROOM * (1.6 if step < 60 else 1.0)
+    phone_limit = 100.0 - phone_room * (1.5 if live else 0.5)
     if not pieces[0].folded:
-        ticks.append(Tick(0.0, begin, _label(begin, step), True, False))
+        ticks.append(Tick(0.0, begin, _label(begin, step), True, phone_limit < phone_room / 2))
+    major = 0.0
     midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
     for piece in pieces:
         if piece.folded:
@@ -252,7 +259,7 @@ def _ticks(pieces: Sequence[_Piece], live: bool) -> list[Tick]:
             near = ticks and x - ticks[-1].x < LABEL_ROOM
             hidden = any(left - LABEL_ROOM / 2 < x < right + LABEL_ROOM / 2 for left, right in blocked)
             if not near and not hidden and x <= limit:
-                minor = x - major < PHONE_ROOM or x > 100.0 - PHONE_ROOM / 2
+                minor = x - major < phone_room or x > phone_limit
                 ticks.append(Tick(round(x, 3), moment, _label(moment, step), False, minor))
                 major = major if minor else x
             moment += timedelta(seconds=step)
