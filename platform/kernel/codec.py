@@ -21,7 +21,7 @@ from kernel.canonical import canonical
 from kernel.errors import DomainError, TooLarge
 from kernel.jsonwalk import MAX_INTEGER, EmptyBody, InvalidEncoding, InvalidJson
 
-__all__ = ["MAX_INTEGER", "TooLarge", "canonical", "check", "decode", "decode_as", "dumps"]
+__all__ = ["MAX_INTEGER", "TooLarge", "canonical", "decode", "decode_as", "dumps"]
 
 T = TypeVar("T")
 _decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
@@ -46,11 +46,6 @@ def decode(body: bytes, *, max_bytes: int, max_depth: int = 64) -> object:
     if _suspicious(body, value, max_depth):
         jsonwalk.walk(body.decode(), max_depth=max_depth)
     return value
-
-
-def check(body: bytes, *, max_bytes: int, max_depth: int = 64) -> None:
-    """Raise what `decode` raises; for callers that parse the bytes themselves."""
-    decode(body, max_bytes=max_bytes, max_depth=max_depth)
 
 
 def decode_as(body: bytes, form: type[T], *, max_bytes: int, max_depth: int = 64) -> T:
