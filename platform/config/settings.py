@@ -93,7 +93,7 @@ INSTALLED_APPS = [
 # Pages only. The API is served without these: it has no sessions, cookies or forms (config.wsgi).
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "kernel.web.storage.StaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",

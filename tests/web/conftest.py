@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from django.test import Client
+from django.utils import translation
 from pytest_django.plugin import DjangoDbBlocker
 
 if TYPE_CHECKING:
@@ -17,6 +18,13 @@ BACKEND = "allauth.account.auth_backends.AuthenticationBackend"
 BASELINE = Path(__file__).with_name("query_counts.json")
 Visit = Callable[["House", str], Client]
 CountQueries = Callable[[str], AbstractContextManager[None]]
+
+
+@pytest.fixture(autouse=True)
+def _english() -> Iterator[None]:
+    """A request in another language leaves it switched on in the thread, as it does in a server."""
+    with translation.override("en"):
+        yield
 
 
 @pytest.fixture

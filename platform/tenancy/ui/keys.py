@@ -127,6 +127,7 @@ class Rotate(KeyPage):
             tenant=self.visitor.tenant_id,
             key_id=self.key_id,
             overlap=overlap,
+            within=self.visitor.actions,
             actor=self.visitor.actor,
             now=clock.now(),
         )

@@ -110,6 +110,7 @@ class ChangeRoles(MemberPage):
             tenant=self.visitor.tenant_id,
             member_id=self.member_id,
             roles=form.cleaned_data["roles"],
+            within=self.visitor.actions,
             actor=self.visitor.actor,
             now=clock.now(),
         )
