@@ -18,6 +18,7 @@ from runs.queries.state import StoredState
 from tenancy.queries import Principal
 
 MAX_CHANGES: Final = 1000
+MAX_BASES: Final = 10  # whole checkpoints that are tried, newest first, before giving up
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +114,19 @@ def _before_damage(tenant: UUID, run_id: UUID, found: StoredState) -> StoredStat
 
 
 def _load(tenant: UUID, run_id: UUID, head: int, last_seq: int, data_key_id: UUID, *, upto: int) -> StoredState:
+    """The state at `upto` from the newest whole checkpoint that opens; the changes before a `full` one do not lead past it."""
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
     rows = Checkpoint.objects.filter(run_id=run_id, version__lte=upto)
-    bases = list(rows.exclude(kind="patch").order_by("-version").values_list("version", flat=True)[:10])
+    whole = list(rows.exclude(kind="patch").order_by("-version").values_list("version", "kind")[:MAX_BASES])
     best = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
     damaged: set[int] = set()
-    for base in [*bases, 0]:
-        chain = rows.filter(version__gt=base, kind="patch") | rows.filter(version=base).exclude(kind="patch")
-        found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
+    end = upto + 1
+    for base, kind in [*whole, (0, "")]:
+        chain = rows.filter(version__gt=base, version__lt=end, kind="patch") | rows.filter(version=base).exclude(
+            kind="patch"
+        )
         recorded = list(chain.order_by("version").values_list("version", "seq", "kind", "body", "recorded_at"))
+        found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
         stored.assemble(found, key, run_id, [row[:4] for row in recorded])
         found.recorded_at = next((row[4] for row in reversed(recorded) if row[0] == found.version), None)
         damaged |= set(found.damaged)
@@ -129,6 +134,8 @@ def _load(tenant: UUID, run_id: UUID, head: int, last_seq: int, data_key_id: UUI
             best = found
         if not found.damaged:
             break
+        if kind == "full":
+            end = base
     best.damaged = sorted(version for version in damaged if version > best.version)
     return best
 

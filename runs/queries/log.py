@@ -65,7 +65,8 @@ class EventRow:
         members = {name: orjson.Fragment(bytes(value)) for name, value in (self.body or {}).items()}
         return {
             "seq": self.seq, "type": self.type, "schema_version": self.schema_version, "actor_kind": self.actor_kind,
-            "actor_id": self.actor_id, "step": self.step, "step_id": self.step_id, "lease": self.lease_id, "occurred_at": self.occurred_at,
+            "actor_id": self.actor_id, "step": self.step, "step_id": self.step_id, "lease": self.lease_id,
+            "occurred_at": self.occurred_at,
             "recorded_at": self.recorded_at, "labels": self.labels or {}, "readable": self.readable,
             "payload_commitment": self.payload_commitment and self.payload_commitment.hex(),
             "prev_digest": self.prev_digest.hex(), "digest": self.digest.hex(), **members,
@@ -112,7 +113,8 @@ def events_page(*, tenant: UUID, run_id: UUID, after: int = 0, limit: int = 100)
     rows = [
         EventRow(
             seq=event.seq, type=event.type, schema_version=event.schema_version, actor_kind=event.actor_kind,
-            actor_id=event.actor_id, step=names.get(event.step_id), step_id=event.step_id, lease_id=event.lease_id, occurred_at=event.occurred_at,
+            actor_id=event.actor_id, step=names.get(event.step_id), step_id=event.step_id,
+            lease_id=event.lease_id, occurred_at=event.occurred_at,
             recorded_at=event.recorded_at, labels=event.labels, size=event.size,
             payload_commitment=event.payload_commitment and bytes(event.payload_commitment),
             prev_digest=bytes(event.prev_digest), digest=bytes(event.digest),
