@@ -1,7 +1,7 @@
 """Changes to tenants, people and keys. Each writes its audit entry in the same transaction; the caller holds the tenant scope."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -246,7 +246,7 @@ def rotate_key(
 
 def revoke_key(*, tenant: UUID, key_id: UUID, actor: Actor, now: datetime) -> ApiKey:
     """End a key at once, everywhere. Revoking a revoked key changes nothing."""
-    row = ApiKey.objects.select_for_update().filter(id=key_id).first()
+    row: ApiKey | None = ApiKey.objects.select_for_update().filter(id=key_id).first()
     if row is None:
         raise NotFound("There is no such API key.")
     if row.revoked_at is None:
@@ -262,7 +262,7 @@ def _grantable(actions: Collection[str], within: Collection[str] | None) -> None
 
 
 def _active_key(key_id: UUID, now: datetime) -> ApiKey:
-    row = ApiKey.objects.select_for_update().filter(id=key_id).first()
+    row: ApiKey | None = ApiKey.objects.select_for_update().filter(id=key_id).first()
     if row is None:
         raise NotFound("There is no such API key.")
     if (
@@ -277,7 +277,9 @@ def _active_key(key_id: UUID, now: datetime) -> ApiKey:
 def _locked_member(member_id: UUID) -> Member:
     # All owners are locked with the member, in one order, so that two removals cannot each leave the other as the last owner.
     rows = Member.objects.select_for_update().order_by("id")
-    locked = {row.id: row for row in rows.filter(roles__contains=[Role.OWNER]) | rows.filter(id=member_id)}
+    locked: dict[UUID, Member] = {
+        row.id: row for row in rows.filter(roles__contains=[Role.OWNER]) | rows.filter(id=member_id)
+    }
     if member_id not in locked:
         raise NotFound("There is no such member.")
     return locked[member_id]
@@ -323,7 +325,7 @@ def _unique(error: type[DomainError], detail: str) -> Iterator[None]:
 
 
 def _record(
-    tenant: UUID, actor: Actor, action: str, kind: str, target: UUID, content: dict[str, object], now: datetime
+    tenant: UUID, actor: Actor, action: str, kind: str, target: UUID, content: Mapping[str, object], now: datetime
 ) -> None:
     audit_ops.record(
         tenant=tenant, actor=actor, action=action, target_kind=kind, target_id=target, content=content, now=now

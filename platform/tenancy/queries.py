@@ -155,7 +155,7 @@ def list_members(*, tenant: UUID) -> Sequence[Member]:
 
 
 def get_member(*, tenant: UUID, member_id: UUID) -> Member:
-    member = Member.objects.filter(id=member_id).first()
+    member: Member | None = Member.objects.filter(id=member_id).first()
     if member is None:
         raise NotFound("There is no such member.")
     return member
@@ -175,7 +175,7 @@ def list_keys(*, tenant: UUID) -> Sequence[ApiKey]:
 
 
 def get_key(*, tenant: UUID, key_id: UUID) -> ApiKey:
-    key = ApiKey.objects.filter(id=key_id).first()
+    key: ApiKey | None = ApiKey.objects.filter(id=key_id).first()
     if key is None:
         raise NotFound("There is no such API key.")
     return key

@@ -136,7 +136,9 @@ def claim(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 def work_answer(work: Claimed | None) -> HttpResponse:
     if work is None:
-        return HttpResponse(status=204)
+        response = HttpResponse(status=204)
+        del response["Content-Type"]
+        return response
     chosen = {
         name: orjson.Fragment(bytes(value)) for name, value in _members.decode(work.creation).items() if name != "steps"
     }

@@ -63,10 +63,14 @@ begin
     end if;
     raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
 end $$;
-create trigger append_only before update or delete on runs_event for each row execute function runs_append_only();
-create trigger append_only before update or delete on runs_checkpoint for each row execute function runs_append_only();
-create trigger append_only before update or delete on runs_commit for each row execute function runs_append_only();
 """
+    + "".join(
+        f"""
+create trigger append_only before update or delete on {table} for each row execute function runs_append_only();
+create trigger append_only_truncate before truncate on {table} for each statement execute function runs_append_only();
+"""
+        for table in ("runs_event", "runs_checkpoint", "runs_commit")
+    )
 )
 
 # The tables of moves also say which states there are. They are triggers and not check constraints because a commit rewrites the

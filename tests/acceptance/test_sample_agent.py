@@ -74,9 +74,9 @@ def test_a_killed_worker_is_succeeded_by_another(live: Live, client: Client) -> 
     assert [(a["worker"], a["outcome"]) for a in attempts] == [("worker-1", "lost"), ("worker-2", "succeeded")]
     matching = [event for event in kill_demo.all_events(client, run) if event["step"] == "match_payments"]
     assert [event["lease"] for event in matching if event["type"] == "lease_lost"] == [attempts[0]["lease"]]
-    done = [sum(e["type"] == "tool_succeeded" and e["lease"] == a["lease"] for e in matching) for a in attempts]
-    assert min(done) > 0
-    assert sum(done) == 22  # chunks of 40 invoices, none of them twice
+    chunks = [sum(e["type"] == "tool_succeeded" and e["lease"] == a["lease"] for e in matching) for a in attempts]
+    assert min(chunks) > 0
+    assert sum(chunks) == 22  # chunks of 40 invoices, none of them twice
 
 
 def test_lost_answers_repeat_nothing(client: Client, run: str, monkeypatch: pytest.MonkeyPatch) -> None:

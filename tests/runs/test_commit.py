@@ -51,7 +51,7 @@ class TestOnce:
         assert problem(answer) == (422, "idempotency_key_reused")
 
     def test_a_replay_is_answered_after_the_lease_and_the_run_are_over(self, worker: Worker) -> None:
-        held = {"lease": worker.lease, "epoch": worker.epoch}
+        held: dict[str, Any] = {"lease": worker.lease, "epoch": worker.epoch}
         first = worker.commit(key="k", step={"outcome": "succeeded"})
         worker.claim()
         worker.commit(step={"outcome": "succeeded"})
@@ -68,7 +68,7 @@ class TestOnce:
 
 class TestFencing:
     def test_the_worker_before_is_refused_and_changes_nothing(self, worker: Worker) -> None:
-        old = {"lease": worker.lease, "epoch": worker.epoch}
+        old: dict[str, Any] = {"lease": worker.lease, "epoch": worker.epoch}
         _run_out(worker.lease)
         assert operations.expire_leases() >= 1
         worker.claim()
