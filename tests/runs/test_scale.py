@@ -1,6 +1,8 @@
 """A tenant with a million events costs a reader what one with a hundred does: the same queries, and none that scans a table."""
 
 import os
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from runs.queries.log import EVENTS
 from runs.queries.state import STATE
 from tests.cast import House, client, make_house
 from tests.runs.driver import Worker
+from tests.servers import ROOT
 
 pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("scale")]
 
@@ -214,3 +217,45 @@ def _plan(cursor: Any, sql: str, params: Any) -> str:
 
 def _scans(plan: str) -> bool:
     return any("Seq Scan" in line and "runs_" in line for line in plan.splitlines())
+
+
+def test_the_report_is_written(crowd: Crowd, proof: bool) -> None:
+    """What readers take, small beside big. With --proof it is kept in tests/proof/scale.md."""
+    rows = []
+    for name, reader in READERS.items():
+        with counted(crowd.big) as captured:
+            reader(crowd.big, crowd.big_run)
+        times = [
+            _milliseconds(house, run, reader)
+            for house, run in ((crowd.small, crowd.small_run), (crowd.big, crowd.big_run))
+        ]
+        rows.append(f"| {name} | {len(captured.captured_queries)} | {times[0]:.1f} | {times[1]:.1f} |")
+    text = REPORT.format(
+        events=crowd.events, largest=crowd.largest, date=f"{clock.now():%Y-%m-%d}", rows="\n".join(rows)
+    )
+    if proof:
+        (ROOT / "tests" / "proof" / "scale.md").write_text(text)
+    assert len(rows) == len(READERS)
+
+
+REPORT = """# Reading at scale
+
+A tenant with 100 events beside one with {events:,}, whose largest run has {largest:,}. Written by `make proof`
+(`tests/runs/test_scale.py`, which also holds that the number of queries is the same and that each is served by an index).
+
+{date}; medians of five, milliseconds, in process, on a shared machine.
+
+| reader | queries | 100 events | {events:,} events |
+|---|---|---|---|
+{rows}
+"""
+
+
+def _milliseconds(house: House, run: UUID, reader: Reader) -> float:
+    times = []
+    for _ in range(5):
+        with tenant_scope(house.id):
+            begin = time.perf_counter()
+            reader(house, run)
+            times.append((time.perf_counter() - begin) * 1e3)
+    return statistics.median(times)
