@@ -148,7 +148,13 @@ class Visit:
     states: dict[str, Any] = field(default_factory=dict)
 
     def context(self, person: str | None, **options: Any) -> BrowserContext:
-        options = {"viewport": {"width": 1440, "height": 900}, "timezone_id": ZONE, **options}
+        # Without motion, so that neither a picture nor axe meets a colour on its way to another.
+        options = {
+            "viewport": {"width": 1440, "height": 900},
+            "timezone_id": ZONE,
+            "reduced_motion": "reduce",
+            **options,
+        }
         if person is not None:
             options["storage_state"] = self.states.get(person) or self._sign_in(person)
         context = self.browser.new_context(base_url=self.live.url, **options)

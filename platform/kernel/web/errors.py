@@ -1,7 +1,6 @@
 """Errors as pages. The same domain errors that the API gives as problems, in words, with a way on."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -10,7 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from kernel import errors
-from kernel.errors import DomainError, Forbidden, NotFound
+from kernel.errors import Forbidden, NotFound
 
 # What a person reads instead of the API's words, by status.
 _WORDS: Final[dict[int, tuple[str | Promise, str | Promise]]] = {
@@ -39,18 +38,6 @@ def page(request: HttpRequest, error: BaseException) -> HttpResponse:
             loader.render_to_string("errors/plain.html", context), status=found.status, headers=found.headers
         )
     return render(request, "errors/page.html", context, status=found.status)
-
-
-def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A plain view whose domain errors become pages."""
-
-    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            return view(request, *args, **kwargs)
-        except DomainError as error:
-            return page(request, error)
-
-    return wrapper
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:

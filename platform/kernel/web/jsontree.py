@@ -93,11 +93,3 @@ def _cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return text[:MAX_TEXT] + "… " + gettext("(%(count)s characters in all)") % {"count": len(text)}
-
-
-def short(value: Any, limit: int = 120) -> str:
-    """One line for one value, as in a diff; containers by their size."""
-    if isinstance(value, dict | list) and value:
-        return summary(value)
-    text = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,6 +1,5 @@
 """The template tags of every page; built in, so that no template loads them. Formatting itself is in `text`, pure."""
 
-import zoneinfo
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
@@ -52,11 +51,6 @@ def status(state: str, word: str = "", boxed: bool = False, glyph: str = "") -> 
 @register.filter
 def tone(state: str) -> str:
     return states.tone(state)
-
-
-@register.filter
-def word(state: str) -> str:
-    return str(states.look(state).word)
 
 
 @register.simple_tag
@@ -143,11 +137,6 @@ def zone_word(zone: tzinfo) -> str:
     return text.zone_name(datetime.now(zone))
 
 
-@register.filter
-def zone_key(zone: tzinfo) -> str:
-    return zone.key if isinstance(zone, zoneinfo.ZoneInfo) else "UTC"
-
-
 @register.simple_tag
 def ident(value: UUID | str, copy: bool = True) -> SafeString:
     """A long id, shortened, whole in its title and under the copy button."""
@@ -164,11 +153,6 @@ def ident(value: UUID | str, copy: bool = True) -> SafeString:
 @register.simple_tag
 def json_tree(body: bytes, limit: int = jsontree.MAX_NODES) -> SafeString:
     return jsontree.tree(body, limit)
-
-
-@register.filter
-def json_short(value: Any) -> str:
-    return jsontree.short(value)
 
 
 @register.simple_tag(takes_context=True)

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from django.utils.formats import date_format
-from django.utils.translation import gettext, pgettext
+from django.utils.translation import pgettext
 
 NO_BREAK: Final = "\u00a0"
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
@@ -97,10 +97,3 @@ def moment_text(moment: datetime, zone: tzinfo, *, today: datetime | None = None
 def day_text(local: datetime) -> str:
     """`24 November 2026`, in the reader's language."""
     return date_format(local, "j F Y")
-
-
-def list_text(items: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    if len(items) < 2:
-        return "".join(items)
-    return gettext("%(first)s and %(last)s") % {"first": ", ".join(items[:-1]), "last": items[-1]}
