@@ -3,7 +3,6 @@
 The byte layouts are in PROTOCOL.md; `runs.queries.verify` and offline verifiers follow the same document.
 """
 
-import hashlib
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
-import orjson
 
 from kernel import codec as json
 from kernel import pool
@@ -105,8 +103,3 @@ def members(**values: msgspec.Raw | bytes | None) -> bytes:
     return (
         b"{" + b",".join(b'"%b":%b' % (name.encode(), bytes(value)) for name, value in values.items() if value) + b"}"
     )
-
-
-def request_digest(body: bytes) -> bytes:
-    """What makes two requests the same: their JSON values, whatever the order of members and the white space."""
-    return hashlib.sha256(orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)).digest()

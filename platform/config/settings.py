@@ -223,7 +223,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "runs.sweep_leases": {"task": "runs.sweep_leases", "schedule": 1.0},
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
-    "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 60.0},
+    "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},
 }
 
 REQUEST_BODY_LIMIT = 32 * 1024 * 1024  # bytes; the largest commit

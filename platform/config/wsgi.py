@@ -11,6 +11,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 import django
 from django.core.handlers.exception import convert_exception_to_response
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 
 django.setup(set_prefix=False)
 
@@ -28,6 +30,16 @@ class ApiHandler(WSGIHandler):
         handler._view_middleware = handler._template_response_middleware = handler._exception_middleware = []
         handler._middleware_chain = convert_exception_to_response(handler._get_response)
 
+    def get_response(self, request: HttpRequest) -> HttpResponseBase:
+        return measured(super().get_response(request))
+
+
+def measured(response: HttpResponseBase) -> HttpResponseBase:
+    """A length lets the server send an answer whole, and the connection be kept."""
+    if isinstance(response, HttpResponse) and "Content-Length" not in response:
+        response["Content-Length"] = str(len(response.content))
+    return response
+
 
 refuse_unsafe_roles()
 api, pages = ApiHandler(), WSGIHandler()
@@ -41,7 +53,7 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     for route in HOT:
         match = route.resolve(path[len(API) :])
         if match is not None:
-            response = match.func(WSGIRequest(environ), **match.kwargs)
+            response = measured(match.func(WSGIRequest(environ), **match.kwargs))
             start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
             return [response.content]
     return api(environ, start_response)

@@ -9,6 +9,7 @@ The happy path is a few passes at C speed that can have false alarms but miss no
 walk (`kernel.jsonwalk`) that finds the first offending value.
 """
 
+import hashlib
 import re
 from itertools import accumulate
 from typing import Any, Final, TypeVar, cast
@@ -21,7 +22,7 @@ from kernel.canonical import canonical
 from kernel.errors import DomainError, TooLarge
 from kernel.jsonwalk import MAX_INTEGER, EmptyBody, InvalidEncoding, InvalidJson
 
-__all__ = ["MAX_INTEGER", "TooLarge", "canonical", "decode", "decode_as", "dumps"]
+__all__ = ["MAX_INTEGER", "TooLarge", "canonical", "decode", "decode_as", "decode_request", "dumps"]
 
 T = TypeVar("T")
 _decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
@@ -37,15 +38,7 @@ def decode(body: bytes, *, max_bytes: int, max_depth: int = 64) -> object:
 
     `max_depth` counts nested arrays and objects.
     """
-    if len(body) > max_bytes:
-        raise TooLarge(max_bytes)
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise _first_error(body, max_depth) from error
-    if _suspicious(body, value, max_depth):
-        jsonwalk.walk(body.decode(), max_depth=max_depth)
-    return value
+    return _checked(body, max_bytes, max_depth)[0]
 
 
 def decode_as(body: bytes, form: type[T], *, max_bytes: int, max_depth: int = 64) -> T:
@@ -53,10 +46,15 @@ def decode_as(body: bytes, form: type[T], *, max_bytes: int, max_depth: int = 64
 
     Raises what `decode` raises, and Invalid (422) that names the field.
     """
-    decode(body, max_bytes=max_bytes, max_depth=max_depth)
+    return decode_request(body, form, max_bytes=max_bytes, max_depth=max_depth)[0]
+
+
+def decode_request(body: bytes, form: type[T], *, max_bytes: int, max_depth: int = 64) -> tuple[T, bytes]:
+    """`decode_as`, and a SHA-256 of the JSON value: the same whatever the order of members and the white space."""
+    text = _checked(body, max_bytes, max_depth)[1]
     decoder = _decoders.get(form) or _decoders.setdefault(form, msgspec.json.Decoder(form, dec_hook=moments.decode))
     try:
-        return cast(T, decoder.decode(body))
+        return cast(T, decoder.decode(body)), hashlib.sha256(text).digest()
     except msgspec.ValidationError as error:
         raise typed.explain(error, body=body, decoder=decoder) from error
 
@@ -66,19 +64,32 @@ def dumps(value: object) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_UTC_Z)
 
 
-def _suspicious(body: bytes, value: object, max_depth: int) -> bool:
-    """Might `body`, which msgspec read as `value`, break a rule that msgspec does not know?"""
+def _checked(body: bytes, max_bytes: int, max_depth: int) -> tuple[object, bytes]:
+    """The value of a body that breaks no rule, and its text with sorted members."""
+    if len(body) > max_bytes:
+        raise TooLarge(max_bytes)
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _first_error(body, max_depth) from error
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_STRICT_INTEGER | orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        text = b""
+    if _suspicious(body, text, max_depth):
+        jsonwalk.walk(body.decode(), max_depth=max_depth)
+    return value, text or body
+
+
+def _suspicious(body: bytes, text: bytes, max_depth: int) -> bool:
+    """Might `body`, which was read as the value of `text`, break a rule that the reader does not know?"""
     # An escape of NUL, or of a colon, which would upset the count below.
     if b"\\" in body and b"\\u00" in body and (b"\\u0000" in body or b"\\u003" in body):
         return True
     if body.count(b"{") + body.count(b"[") > max_depth and _depth(body) > max_depth:
         return True
-    try:
-        again = orjson.dumps(value, option=orjson.OPT_STRICT_INTEGER)
-    except orjson.JSONEncodeError:
-        return True
     # Every member has one colon outside of strings, and strings keep theirs, so a lost member is a lost colon.
-    return body.count(b":") != again.count(b":")
+    return not text or body.count(b":") != text.count(b":")
 
 
 def _depth(body: bytes) -> int:

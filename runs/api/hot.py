@@ -86,8 +86,9 @@ def hot(method: str, action: str) -> Callable[[View], View]:
 def create(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Create a run with its plan. `steps` stand in an order in which each depends only on steps before it."""
     key, body = requests.idempotency_key(request, required=True), _body(request)
+    wanted, digest = codec.decode_request(body, RunIn, max_bytes=len(body))
     created = operations.create_run(
-        tenant=principal.tenant_id, principal=principal, request=codec.decode_as(body, RunIn, max_bytes=len(body)), body=body,
+        tenant=principal.tenant_id, principal=principal, request=wanted, digest=digest, body=body,
         idempotency_key=key or "", now=clock.now(),
     )  # fmt: skip
     response = _json({"id": created.run_id}, status=201)
@@ -106,9 +107,10 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponse:
 def commit(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResponse:
     """Events, a change of the state, a step's result, new steps and the run's end, in one transaction: all or nothing."""
     key, body = requests.idempotency_key(request, required=True), _body(request)
+    wanted, digest = codec.decode_request(body, CommitIn, max_bytes=len(body))
     done = operations.commit(
         tenant=principal.tenant_id, principal=principal, run_id=run_id,
-        request=codec.decode_as(body, CommitIn, max_bytes=len(body)), body=body, idempotency_key=key or "",
+        request=wanted, digest=digest, body=body, idempotency_key=key or "",
     )  # fmt: skip
     return _json(
         {

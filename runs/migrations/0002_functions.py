@@ -252,7 +252,7 @@ begin
     else
         update runs_step set status = 'skipped', lease_id = null, ended_at = p_at
         where tenant_id = p_tenant and run_id = p_run
-          and status in ('blocked', 'runnable', 'leased', 'waiting', 'failed', 'dead_letter');
+          and status in ('blocked', 'runnable', 'leased', 'waiting');
     end if;
     insert into runs_anchordue (tenant_id, id) values (p_tenant, p_run) on conflict do nothing;
 end $$;

@@ -83,9 +83,16 @@ class _Events:
 
 
 def commit(
-    *, tenant: UUID, principal: Principal, run_id: UUID, request: CommitIn, body: bytes, idempotency_key: str
+    *,
+    tenant: UUID,
+    principal: Principal,
+    run_id: UUID,
+    request: CommitIn,
+    digest: bytes,
+    body: bytes,
+    idempotency_key: str,
 ) -> Committed:
-    """Apply a commit, all or nothing. `request` and `body` are one JSON text, typed and as it was sent.
+    """Apply a commit, all or nothing. `request`, `digest` and `body` are one JSON text: typed, digested, and as it was sent.
 
     Raises NotFound, StaleEpoch, LeaseExpired, StaleHead, RunFinished, PatchConflict, PlanConflict, StepsOpen,
     IdempotencyKeyReused, CredentialRefused, SubjectErased, InvalidCommit.
@@ -93,7 +100,6 @@ def commit(
     lease = _check(request)
     guard.inspect(body)
     idempotency = keys.keyed_digest(tenant=tenant, label=b"idempotency", value=idempotency_key)
-    digest = sealing.request_digest(body)
     for last_try in (False, True):
         run = sealing.run_key(tenant=tenant, run_id=run_id)
         key = keys.data_key(tenant=tenant, key_id=run.data_key_id)

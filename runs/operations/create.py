@@ -51,13 +51,19 @@ class _Place:
 
 
 def create_run(
-    *, tenant: UUID, principal: Principal, request: RunIn, body: bytes, idempotency_key: str, now: datetime
+    *,
+    tenant: UUID,
+    principal: Principal,
+    request: RunIn,
+    digest: bytes,
+    body: bytes,
+    idempotency_key: str,
+    now: datetime,
 ) -> Created:
     """Create a run once for each idempotency key. Raises InvalidRun, IdempotencyKeyReused, SubjectErased, CredentialRefused."""
     _check_plan(request.steps)
     guard.inspect(body)
     creation_key = keys.keyed_digest(tenant=tenant, label=b"run", value=idempotency_key)
-    digest = sealing.request_digest(body)
     for last_try in (False, True):
         with context.tenant_scope(tenant):
             place = _place(tenant, principal, request, now)
