@@ -4,9 +4,10 @@ Values stay the bytes that the client sent, at every depth: a number keeps its d
 way to a changed value are taken apart. A *channel* is a top-level name of the state.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import orjson
@@ -16,6 +17,10 @@ from kernel import codec
 from kernel.errors import DomainError, FieldError
 
 MAX_DIFF_DEPTH: Final = 8
+MAX_OPERATIONS: Final = 10_000
+MAX_DEPTH: Final = 62  # levels of a state: it can be sent back whole within the 64 of a request
+_MAX_SENT: Final = 60  # levels of a value in a patch that was sent: 64 without those around it
+_BAD_ESCAPE: Final = re.compile("~(?![01])")
 
 
 class PatchConflict(DomainError):
@@ -49,7 +54,7 @@ State = dict[str, Raw]
 _operations: Final = msgspec.json.Decoder(list[Operation])
 _object: Final = msgspec.json.Decoder(dict[str, Raw])
 _array: Final = msgspec.json.Decoder(list[Raw])
-_encode: Final = msgspec.json.encode
+_encode: Final = msgspec.json.Encoder(enc_hook=lambda grown: grown.whole()).encode
 
 
 def parse(patch: bytes) -> list[Operation]:
@@ -60,8 +65,11 @@ def parse(patch: bytes) -> list[Operation]:
             raise _conflict(index, "value", "This operation needs a value.")
         if operation.op in ("move", "copy") and operation.from_ is None:
             raise _conflict(index, "from", "This operation needs a source.")
-        if operation.path and not operation.path.startswith("/"):
-            raise _conflict(index, "path", "A path begins with a slash (RFC 6901).")
+        for member, pointer in (("path", operation.path), ("from", operation.from_)):
+            if pointer and (pointer[0] != "/" or ("~" in pointer and _BAD_ESCAPE.search(pointer))):
+                raise _conflict(
+                    index, member, "A pointer begins with a slash; a tilde stands before 0 or 1 (RFC 6901)."
+                )
     return operations
 
 
@@ -122,45 +130,52 @@ def dump(state: State) -> bytes:
     return _encode(state)
 
 
-def apply(state: State, operations: Iterable[Operation]) -> State:
+def apply(state: State, operations: Iterable[Operation], *, limit: int | None = None) -> State:
     """The state after a patch, all or nothing: `state` itself is not changed. Raises PatchConflict naming the operation.
 
-    Whole channels and elements appended to one, the usual operations of a long run, take nothing apart: appended elements are
-    collected, so that n of them cost one copy of the list and not n.
+    Only what a path leads through is taken apart, and once for all operations; elements appended to a list do not even take
+    the list apart. `limit` is for a patch that was sent: the new state may have so many bytes, MAX_DEPTH levels, and be made by
+    MAX_OPERATIONS, of which `move`, `copy` and `test` may touch `limit` bytes in all (each copy could double the state).
     """
-    state = dict(state)
-    appended: dict[str, list[Raw]] = {}
+    root: dict[str, Any] = dict(state)
+    left = limit
     for index, operation in enumerate(operations):
-        name, slash, rest = operation.path[1:].partition("/")
-        name = _unescape(name)
-        if operation.path and operation.op in ("add", "replace", "remove"):
-            if not slash:
-                if operation.op != "add" and name not in state:
-                    raise _conflict(index, "path", f"{operation.path!r} does not exist.")
-                appended.pop(name, None)
-                if operation.op == "remove":
-                    del state[name]
-                else:
-                    state[name] = operation.value
+        try:
+            if limit is not None and index == MAX_OPERATIONS:
+                raise LookupError(f"is one operation more than the {MAX_OPERATIONS} that a patch may have")
+            tokens, value = _tokens(operation.path), operation.value
+            if operation.op in ("move", "copy", "test"):
+                source = tokens if operation.op == "test" else _tokens(operation.from_ or "")
+                found = _read(root, source)
+                left = None if left is None else left - len(memoryview(found))
+                if left is not None and left < 0:
+                    raise LookupError("makes this patch touch too much of the state")
+                if operation.op == "test":
+                    if not _same(found, value):
+                        raise LookupError("does not have the tested value")
+                    continue
+                value = found
+                if operation.op == "move":
+                    if tokens[: len(source)] == source and tokens != source:
+                        raise LookupError("lies within its own source")
+                    _remove(root, source)
+            if operation.op == "remove":
+                _remove(root, tokens)
                 continue
-            if rest == "-" and operation.op == "add":
-                if name not in state or not is_list(state[name]):
-                    raise _conflict(index, "path", f"{operation.path!r} is not in a list.")
-                appended.setdefault(name, []).append(operation.value)
-                continue
-        _flush(state, appended)
-        state = _apply_one(state, operation, index)
-    _flush(state, appended)
-    return state
-
-
-def _flush(state: State, appended: dict[str, list[Raw]]) -> None:
-    for channel, values in appended.items():
-        text = bytes(state[channel]).strip()
-        body = text[1:-1].strip()
-        parts = [body] if body else []
-        state[channel] = Raw(b"[" + b",".join([*parts, *map(bytes, values)]) + b"]")
-    appended.clear()
+            if limit is not None and (operation.from_ is not None or len(tokens) + _MAX_SENT > MAX_DEPTH):
+                _check_depth(tokens, value)
+            if tokens:
+                _put(root, tokens, value, insert=operation.op != "replace")
+            elif _is_object(value):
+                root = _object.decode(value)
+            else:
+                raise LookupError("must stay an object")
+        except LookupError as error:
+            raise _conflict(index, "path", f"{operation.path[:256]!r} {error.args[0]}.") from error
+    after = {name: node if type(node) is Raw else Raw(_encode(node)) for name, node in root.items()}
+    if limit is not None and sum(len(memoryview(value)) for value in after.values()) > limit:
+        raise PatchConflict(f"The state would be larger than {limit} bytes.")
+    return after
 
 
 def diff(old: State, new: State) -> bytes:
@@ -178,97 +193,98 @@ def _is_object(value: Raw) -> bool:
     return bytes(memoryview(value)[:64]).lstrip()[:1] == b"{"
 
 
-def _apply_one(state: State, operation: Operation, index: int) -> State:
-    root = Raw(dump(state))
-    tokens = _tokens(operation.path)
-    try:
-        match operation.op:
-            case "add" | "replace":
-                root = _set(root, tokens, operation.value, insert=operation.op == "add")
-            case "remove":
-                root = _remove(root, tokens)
-            case "test":
-                if codec.canonical(orjson.loads(bytes(_get(root, tokens)))) != codec.canonical(
-                    orjson.loads(bytes(operation.value))
-                ):
-                    raise LookupError("does not have the tested value")
-            case "copy" | "move":
-                source = _tokens(operation.from_ or "")
-                if operation.op == "move" and tokens[: len(source)] == source and tokens != source:
-                    raise LookupError("lies within its own source")
-                value = _get(root, source)
-                if operation.op == "move":
-                    root = _remove(root, source)
-                root = _set(root, tokens, value, insert=True)
-        return _object.decode(root)
-    except LookupError as error:
-        raise _conflict(index, "path", f"{operation.path!r} {error.args[0]}.") from error
-    except msgspec.ValidationError as error:
-        raise _conflict(index, "path", "The state must stay an object.") from error
+class _Grown:
+    """A list that was only appended to: its text as it was, and what came after."""
+
+    __slots__ = ("more", "text")
+
+    def __init__(self, text: Raw, value: Raw) -> None:
+        self.text, self.more = text, [value]
+
+    def whole(self) -> Raw:
+        body = bytes(self.text).strip()[1:-1].strip()
+        return Raw(b"[" + b",".join([body, *map(bytes, self.more)] if body else list(map(bytes, self.more))) + b"]")
 
 
-def _get(value: Raw, tokens: list[str]) -> Raw:
+def _walk(root: dict[str, Any], tokens: list[str]) -> dict[str, Any] | list[Any]:
+    """The members or elements that a path leads to, taken apart in place like all on the way."""
+    branch: dict[str, Any] | list[Any] = root
     for token in tokens:
-        if _is_object(value):
-            members = _object.decode(value)
-            if token not in members:
-                raise LookupError("does not exist")
-            value = members[token]
-        elif is_list(value):
-            items = _array.decode(value)
-            value = items[_index(token, len(items) - 1)]
-        else:
+        key = _key(branch, token)
+        node = branch[key]  # type: ignore[index]
+        if type(node) is _Grown:
+            node = [*_array.decode(node.text), *node.more]
+        elif type(node) is Raw:
+            node = _object.decode(node) if _is_object(node) else _array.decode(node) if is_list(node) else None
+        if node is None:
             raise LookupError("does not exist")
-    return value
+        branch[key] = node  # type: ignore[index]
+        branch = node
+    return branch
 
 
-def _set(target: Raw, tokens: list[str], value: Raw, *, insert: bool) -> Raw:
+def _key(branch: dict[str, Any] | list[Any], token: str) -> str | int:
+    if isinstance(branch, list):
+        return _index(token, len(branch) - 1)
+    if token not in branch:
+        raise LookupError("does not exist")
+    return token
+
+
+def _read(root: dict[str, Any], tokens: list[str]) -> Raw:
+    """What a path leads to as text."""
     if not tokens:
-        return value
-    token, rest = tokens[0], tokens[1:]
-    if _is_object(target):
-        members = _object.decode(target)
-        if token not in members and (rest or not insert):
-            raise LookupError("does not exist")
-        members[token] = _set(members[token], rest, value, insert=insert) if rest else value
-        return Raw(_encode(members))
-    if is_list(target):
-        items = _array.decode(target)
-        if not rest and insert:
-            items.insert(len(items) if token == "-" else _index(token, len(items)), value)
-        else:
-            position = _index(token, len(items) - 1)
-            items[position] = _set(items[position], rest, value, insert=insert) if rest else value
-        return Raw(_encode(items))
-    raise LookupError("does not exist")
+        return Raw(_encode(root))
+    branch = _walk(root, tokens[:-1])
+    key = _key(branch, tokens[-1])
+    node = branch[key]  # type: ignore[index]
+    if type(node) is not Raw:
+        node = branch[key] = Raw(_encode(node))  # type: ignore[index]
+    return node
 
 
-def _remove(target: Raw, tokens: list[str]) -> Raw:
+def _put(root: dict[str, Any], tokens: list[str], value: Raw, *, insert: bool) -> None:
+    *way, last = tokens
+    if last == "-" and insert and way:
+        branch = _walk(root, way[:-1])
+        key = _key(branch, way[-1])
+        node = branch[key]  # type: ignore[index]
+        if type(node) is _Grown:
+            node.more.append(value)
+            return
+        if type(node) is Raw and is_list(node):
+            branch[key] = _Grown(node, value)  # type: ignore[index]
+            return
+    branch = _walk(root, way)
+    if isinstance(branch, list) and insert:
+        branch.insert(len(branch) if last == "-" else _index(last, len(branch)), value)
+    else:
+        branch[last if insert else _key(branch, last)] = value  # type: ignore[index]
+
+
+def _remove(root: dict[str, Any], tokens: list[str]) -> None:
     if not tokens:
         raise LookupError("is the whole state")
-    token, rest = tokens[0], tokens[1:]
-    if _is_object(target):
-        members = _object.decode(target)
-        if token not in members:
-            raise LookupError("does not exist")
-        if rest:
-            members[token] = _remove(members[token], rest)
-        else:
-            del members[token]
-        return Raw(_encode(members))
-    if is_list(target):
-        items = _array.decode(target)
-        position = _index(token, len(items) - 1)
-        if rest:
-            items[position] = _remove(items[position], rest)
-        else:
-            del items[position]
-        return Raw(_encode(items))
-    raise LookupError("does not exist")
+    branch = _walk(root, tokens[:-1])
+    del branch[_key(branch, tokens[-1])]  # type: ignore[arg-type]
+
+
+def _same(one: Raw, other: Raw) -> bool:
+    """Whether two texts are one JSON value; numbers are compared as numbers (RFC 6902, 4.6)."""
+    if bytes(one) == bytes(other):
+        return True
+    return codec.canonical(orjson.loads(bytes(one))) == codec.canonical(orjson.loads(bytes(other)))
+
+
+def _check_depth(tokens: list[str], value: Raw) -> None:
+    if len(tokens) + codec.depth(bytes(value)) > MAX_DEPTH:
+        raise LookupError(f"would lie deeper than {MAX_DEPTH} levels")
 
 
 def _index(token: str, last: int) -> int:
-    if not (token.isascii() and token.isdigit()) or (token != "0" and token.startswith("0")) or int(token) > last:
+    if not (token.isascii() and token.isdigit()) or (token != "0" and token.startswith("0")):
+        raise LookupError("does not exist")
+    if len(token) > 9 or int(token) > last:
         raise LookupError("does not exist")
     return int(token)
 

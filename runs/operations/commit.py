@@ -6,10 +6,10 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from psycopg.types.json import Jsonb
-from psycopg.types.numeric import Int4
+from django.conf import settings
 
-from kernel import hints, pool
+from kernel import hints
+from kernel.call import Call
 from kernel.errors import DomainError, FieldError
 from privacy import guard, keys
 from privacy.keys import DataKey
@@ -17,6 +17,7 @@ from runs import patch, sealing
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.operations.snapshot import snapshot
+from runs.patch import PatchConflict
 from runs.queries import state as stored
 from runs.sealing import RunKey
 from runs.states import FAILURE_CLASSES
@@ -25,12 +26,18 @@ from tenancy.queries import Principal
 
 logger = logging.getLogger(__name__)
 
+# Of a commit: lists, values, removed, appended, required.
+Channels = tuple[list[int], ...]
+_NEVER: Final = patch.Channels(required={"\0"})  # what no state has
+_NO_CHANNELS: Final[Channels] = ([], [], [], [], [])
+
 # All parts of a commit, checked and written under the lock of the run's row.
-COMMIT: Final = """select * from runs_commit(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b::text[], %b::text[], %b::timestamptz[], %b::jsonb[], %b::bytea[], %b,
-    %b, %b::text, %b, %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
-    %b::text, %b::float8, %b::jsonb, %b::text, %b, %b)"""
+COMMIT: Final = Call(
+    "runs_commit",
+    "uuid uuid int4 uuid uuid[] uuid uuid int4 uuid int4 bytea bytea int4 text[] text[] timestamptz[] jsonb[] bytea[] bytea "
+    "int4 text bytea int8[] int8[] int8[] int8[] int8[] text float8 jsonb text bytea bytea",
+    "text int8 int8 bytea int4 text text[] bool jsonb",
+)
 
 
 class InvalidCommit(DomainError):
@@ -60,7 +67,7 @@ class _Events:
     types: list[str]
     steps: list[str | None]
     occurred: list[Any]
-    labels: list[Jsonb | None]
+    labels: list[dict[str, str] | None]
     payloads: list[bytes | None]
     commitments: list[bytes]
 
@@ -77,7 +84,7 @@ class _Events:
         self.types.append(kind)
         self.steps.append(step)
         self.occurred.append(occurred)
-        self.labels.append(None if labels is None else Jsonb(labels))
+        self.labels.append(labels)
         self.payloads.append(payload)
         self.commitments.append(commitment)
 
@@ -103,18 +110,19 @@ def commit(
     for last_try in (False, True):
         run = sealing.run_key(tenant=tenant, run_id=run_id)
         key = keys.data_key(tenant=tenant, key_id=run.data_key_id)
-        params = _parameters(principal, run_id, run, key, lease, request, idempotency, digest)
-        row = pool.one(COMMIT, params)
-        code, first_seq, last_seq, chain, head, run_status, runnable, snapshot_due, detail = row
+        params = _parameters(principal, run_id, run, key, lease, request, idempotency, digest, exact=last_try)
+        code, first_seq, last_seq, chain, head, run_status, runnable, snapshot_due, detail = COMMIT.one(params)
         if code in ("ok", "replayed"):
             if runnable and code == "ok":
                 hints.publish(work_hint(tenant))
             if snapshot_due:
                 _pack(tenant, run_id)
-            return Committed(first_seq, last_seq, bytes(chain), head, run_status, runnable)
+            return Committed(first_seq, last_seq, chain, head, run_status, runnable)
         if code == "subject_changed" and not last_try:
             sealing.forget(tenant=tenant, run_id=run_id)
             continue
+        if code == "patch_conflict" and not last_try:
+            continue  # judged by the names of channels; the state itself knows better, and which operation does not fit
         detail = detail or {}
         if code == "stale_head":
             detail |= {"head": head, "last_seq": last_seq}
@@ -136,8 +144,8 @@ def _check(request: CommitIn) -> UUID | None:
     """Refuse contradictions that need no database; the lease's id."""
     changes_state = request.checkpoint or request.step or request.new_steps or request.run
     if request.lease is None:
-        if changes_state:
-            raise _invalid("lease", "Without a lease only events can be appended.")
+        if changes_state or request.epoch is not None:
+            raise _invalid("lease", "Without a lease only events can be appended, and no epoch is presented.")
         if not request.events:
             raise _invalid("events", "This commit is empty.")
         return None
@@ -151,6 +159,17 @@ def _check(request: CommitIn) -> UUID | None:
         raise _invalid("checkpoint", "Send either the whole state or a patch.")
     if request.step and request.step.outcome == "failed" and request.step.error is None:
         raise _invalid("step/error", "A failure has a class.")
+    if (
+        request.run
+        and request.run.outcome == "completed"
+        and not (request.step and request.step.outcome == "succeeded")
+    ):
+        raise _invalid("run/outcome", "A run completes with the success of its last step.")
+    known: set[str] = set()
+    for index, step in enumerate(request.new_steps or ()):
+        if step.name in known:
+            raise _invalid(f"new_steps/{index}/name", f"There are two steps {step.name!r}.")
+        known.add(step.name)
     try:
         return UUID(request.lease)
     except ValueError as error:
@@ -166,6 +185,8 @@ def _parameters(
     request: CommitIn,
     idempotency: bytes,
     digest: bytes,
+    *,
+    exact: bool,
 ) -> tuple[Any, ...]:
     events = _Events([], [], [], [], [], [])
     for event in request.events:
@@ -174,10 +195,10 @@ def _parameters(
     position, kind, sealed_body, channels = None, None, None, _NO_CHANNELS
     if request.checkpoint is not None:
         assert request.head is not None
-        kind, state_body, channels = _checkpoint(principal, key, run_id, request.checkpoint, request.head)
+        kind, state_body, channels = _checkpoint(principal, key, run_id, request.checkpoint, request.head, exact=exact)
         sealed = sealing.seal_checkpoint(key, run_id, request.head + 1, kind, state_body)
         events.add("checkpoint_created", None, sealed.commitment)
-        position, sealed_body = Int4(len(events.types)), sealed.blob
+        position, sealed_body = len(events.types), sealed.blob
     if request.new_steps is not None:
         plan = sealing.seal_event(key, run_id, sealing.members(steps=msgspec.json.encode(request.new_steps)))
         events.add("steps_added", plan.blob, plan.commitment)
@@ -202,14 +223,11 @@ def _parameters(
         run_payload, run_commitment = sealed.blob, sealed.commitment
 
     return (
-        principal.tenant_id, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids),
-        run_id, run.data_key_id, Int4(run.key_epoch), lease, None if request.epoch is None else Int4(request.epoch),
-        idempotency, digest, None if request.head is None else Int4(request.head),
-        "{%s}" % ",".join(events.types), _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels),
-        _sparse(events.payloads), b"".join(events.commitments),
-        position, kind, sealed_body, *channels,
-        outcome, retry_after, None if request.new_steps is None else Jsonb(msgspec.to_builtins(request.new_steps)),
-        run_outcome, run_payload, run_commitment,
+        principal.tenant_id, principal.id, principal.version, principal.agent_id, _list(principal.project_ids), run_id,
+        run.data_key_id, run.key_epoch, lease, request.epoch, idempotency, digest, request.head,
+        events.types, _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels), _sparse(events.payloads),
+        b"".join(events.commitments), position, kind, sealed_body, *channels, outcome, retry_after,
+        None if request.new_steps is None else msgspec.to_builtins(request.new_steps), run_outcome, run_payload, run_commitment,
     )  # fmt: skip
 
 
@@ -226,40 +244,48 @@ def _add_event(events: _Events, key: DataKey, run_id: UUID, event: EventIn) -> N
 
 
 def _checkpoint(
-    principal: Principal, key: DataKey, run_id: UUID, checkpoint: CheckpointIn, head: int
-) -> tuple[str, bytes, tuple[str, ...]]:
-    """What to store for a checkpoint, as small as it can be: kind, body, and its effect on channels."""
+    principal: Principal, key: DataKey, run_id: UUID, checkpoint: CheckpointIn, head: int, *, exact: bool
+) -> tuple[str, bytes, Channels]:
+    """What to store for a checkpoint, as small as it can be: kind, body, and its effect on channels.
+
+    On another head than the stored one nothing is computed: the database answers, as it does for a replay.
+    """
     if checkpoint.patch:
         try:
             operations = patch.parse(bytes(checkpoint.patch))
         except msgspec.ValidationError as error:
             raise _invalid("checkpoint/patch", str(error)) from error
-        channels = patch.top_level(operations)
+        channels = None if exact else patch.top_level(operations)
         if channels is None:
-            before = stored.state_at_head(principal=principal, run_id=run_id, head=head)
-            channels = patch.difference(before, patch.apply(before, operations))
+            before = stored.load(tenant=principal.tenant_id, run_id=run_id, principal=principal)
+            if before.head != head:
+                channels = _NEVER
+            elif before.damaged:
+                raise PatchConflict("The stored state does not open: send the whole state.")
+            else:
+                after = patch.apply(before.state, operations, limit=settings.REQUEST_BODY_LIMIT)
+                channels = patch.difference(before.state, after)
         return "patch", bytes(checkpoint.patch), _channel_digests(key, run_id, channels)
     text = bytes(checkpoint.state)
     if text.lstrip()[:1] != b"{":
         raise _invalid("checkpoint/state", "The state is an object.")
     if head > 0:
-        before = stored.state_at_head(principal=principal, run_id=run_id, head=head)
-        after = patch.load(text)
-        change = patch.diff(before, after)
-        if before and len(change) < len(text):
-            return "patch", change, _channel_digests(key, run_id, patch.difference(before, after))
+        before = stored.load(tenant=principal.tenant_id, run_id=run_id, principal=principal)
+        # Never a change on top of what does not open.
+        if before.head == head and before.state and not before.damaged:
+            after = patch.load(text)
+            change = patch.diff(before.state, after)
+            if len(change) < len(text):
+                return "patch", change, _channel_digests(key, run_id, patch.difference(before.state, after))
     return "full", text, _channel_digests(key, run_id, patch.channels_of(text))
 
 
-def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> tuple[str, ...]:
-    """Channel names are client-chosen: the database compares keyed 64-bit digests of them, sent as array literals."""
+def _channel_digests(key: DataKey, run_id: UUID, channels: patch.Channels) -> Channels:
+    """Channel names are client-chosen: the database compares keyed 64-bit digests of them."""
     salt = run_id.bytes
     groups = (channels.lists, channels.values, channels.removed, channels.appended, channels.required)
-    digests = {name: str(key.number(name.encode(), salt=salt)) for name in set().union(*groups)}
-    return tuple(["{%s}" % ",".join([digests[name] for name in names]) for names in groups])
-
-
-_NO_CHANNELS: Final[tuple[str, ...]] = ("{}", "{}", "{}", "{}", "{}")
+    digests = {name: key.number(name.encode(), salt=salt) for name in set().union(*groups)}
+    return tuple([[digests[name] for name in names] for names in groups])
 
 
 def _sparse(column: list[Any]) -> list[Any] | None:

@@ -7,10 +7,9 @@ from uuid import UUID
 
 import msgspec
 import orjson
-from psycopg.types.json import Jsonb
-from psycopg.types.numeric import Int4
 
-from kernel import context, hints, ids, pool
+from kernel import context, hints, ids
+from kernel.call import Call
 from kernel.errors import DomainError, FieldError, Forbidden
 from privacy import guard, keys
 from privacy import operations as privacy_ops
@@ -23,8 +22,11 @@ from tenancy.models import Agent, Project
 from tenancy.queries import Principal
 
 # The run, its steps and its first event.
-CREATE: Final = """select * from runs_create(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::jsonb, %b::jsonb, %b, %b,
-    %b, %b, %b::jsonb, %b, %b)"""
+CREATE: Final = Call(
+    "runs_create",
+    "uuid uuid int4 uuid uuid text text uuid text uuid int4 uuid jsonb jsonb bytea bytea bytea bytea jsonb bytea bytea",
+    "text uuid jsonb",
+)
 
 
 class InvalidRun(DomainError):
@@ -80,13 +82,13 @@ def create_run(
         )
         sealed = sealing.seal_event(key, run_id, text)
         params = (
-            tenant, principal.id, Int4(principal.version), run_id, place.project_id, request.workflow,
-            request.workflow_version, place.agent_id, request.agent_version, place.subject_id, Int4(place.key_epoch),
-            place.data_key_id, Jsonb(request.labels), Jsonb(request.versions),
+            tenant, principal.id, principal.version, run_id, place.project_id, request.workflow,
+            request.workflow_version, place.agent_id, request.agent_version, place.subject_id, place.key_epoch,
+            place.data_key_id, request.labels, request.versions,
             _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
-            creation_key, digest, Jsonb(msgspec.to_builtins(request.steps)), sealed.blob, sealed.commitment,
+            creation_key, digest, msgspec.to_builtins(request.steps), sealed.blob, sealed.commitment,
         )  # fmt: skip
-        code, created, detail = pool.one(CREATE, params)
+        code, created, detail = CREATE.one(params)
         if code in ("ok", "replayed"):
             if code == "ok":
                 hints.publish(work_hint(tenant))

@@ -5,9 +5,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from psycopg.types.numeric import Int4
-
-from kernel import pool
+from kernel.call import Call
 from kernel.errors import NotFound
 from privacy import codec, keys
 from runs import sealing
@@ -16,9 +14,13 @@ from runs.wire import ClaimIn, HeartbeatIn
 from tenancy.queries import Principal
 
 # Leases the most urgent runnable step, skipping runs that someone is changing.
-CLAIM: Final = "select * from runs_claim(%b, %b, %b, %b, %b, %b, %b::text[], %b, %b)"
+CLAIM: Final = Call(
+    "runs_claim",
+    "uuid uuid int4 uuid uuid[] text text[] uuid float8",
+    "text uuid int4 timestamptz text int4 int4 uuid text text text uuid int4 int8 bytea",
+)
 # Extends a lease that is still held.
-HEARTBEAT: Final = "select * from runs_heartbeat(%b, %b, %b, %b, %b, %b, %b, %b)"
+HEARTBEAT: Final = Call("runs_heartbeat", "uuid uuid int4 uuid uuid[] uuid int4 float8", "text timestamptz jsonb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,17 @@ def claim(*, tenant: UUID, principal: Principal, request: ClaimIn) -> Claimed | 
     """Lease one runnable step to a worker; None when there is nothing to do now."""
     run_id = None if request.run_id is None else _uuid(request.run_id)
     params = (
-        tenant, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids), request.worker,
+        tenant, principal.id, principal.version, principal.agent_id, _list(principal.project_ids), request.worker,
         request.queues, run_id, float(request.lease_seconds),
     )  # fmt: skip
-    code, lease, epoch, expires_at, step, attempt, max_attempts, run, *rest = pool.one(CLAIM, params)
+    code, lease, epoch, expires_at, step, attempt, max_attempts, run, *rest = CLAIM.one(params)
     if code == "nothing":
         return None
     if code != "ok":
         raise refusal(code, run_id=run_id, detail=None)
     workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload = rest
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
-    creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=bytes(payload)).body
+    creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=payload).body
     return Claimed(
         lease=lease, epoch=epoch, expires_at=expires_at, step=step, attempt=attempt, max_attempts=max_attempts, run_id=run,
         workflow=workflow, workflow_version=workflow_version, agent_version=agent_version, head=head, last_seq=last_seq,
@@ -65,10 +67,10 @@ def claim(*, tenant: UUID, principal: Principal, request: ClaimIn) -> Claimed | 
 def heartbeat(*, tenant: UUID, principal: Principal, lease: UUID, request: HeartbeatIn) -> datetime:
     """Extend a lease; when it ends now. Raises NotFound, LeaseLost (also when the run was cancelled: stop working)."""
     params = (
-        tenant, principal.id, Int4(principal.version), principal.agent_id, _list(principal.project_ids), lease,
-        Int4(request.epoch), float(request.lease_seconds),
+        tenant, principal.id, principal.version, principal.agent_id, _list(principal.project_ids), lease,
+        request.epoch, float(request.lease_seconds),
     )  # fmt: skip
-    code, expires_at, detail = pool.one(HEARTBEAT, params)
+    code, expires_at, detail = HEARTBEAT.one(params)
     if code != "ok":
         raise refusal(code, run_id=None, detail=detail)
     assert isinstance(expires_at, datetime)

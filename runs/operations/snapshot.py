@@ -7,14 +7,12 @@ to its own size, so that all snapshots together cost about as much as the change
 from typing import Final
 from uuid import UUID
 
-from psycopg.types.numeric import Int4
-
-from kernel import pool
+from kernel.call import Call
 from privacy import keys
 from runs import patch, sealing
 from runs.queries import state as stored
 
-SNAPSHOT: Final = "select runs_snapshot(%b, %b, %b, %b, %b)"
+SNAPSHOT: Final = Call("runs_snapshot", "uuid uuid int4 bytea bytea", "bool")
 
 
 def snapshot(*, tenant: UUID, run_id: UUID) -> bool:
@@ -24,5 +22,5 @@ def snapshot(*, tenant: UUID, run_id: UUID) -> bool:
         return False
     key = keys.data_key(tenant=tenant, key_id=state.data_key_id)
     sealed = sealing.seal_checkpoint(key, run_id, state.version, "snapshot", patch.dump(state.state))
-    (done,) = pool.one(SNAPSHOT, (tenant, run_id, Int4(state.version), sealed.blob, sealed.commitment))
+    (done,) = SNAPSHOT.one((tenant, run_id, state.version, sealed.blob, sealed.commitment))
     return bool(done)

@@ -11,9 +11,8 @@ import orjson
 from django.db.models import F, Func, IntegerField
 from django.db.models.functions import Coalesce
 from msgspec import Raw
-from psycopg.types.numeric import Int4, Int8
 
-from kernel import pool
+from kernel.call import Call
 from kernel.errors import DomainError, NotFound
 from kernel.ports import Corrupt
 from privacy import codec, keys
@@ -23,7 +22,11 @@ from runs.models import Event, Run, Step
 from tenancy.queries import Principal
 
 # One page with everything needed to show and to verify it, in one round trip.
-EVENTS: Final = "select * from runs_events(%b, %b, %b, %b, %b, %b, %b, %b)"
+EVENTS: Final = Call(
+    "runs_events",
+    "uuid uuid int4 uuid uuid[] uuid int8 int4",
+    "int8 uuid int8 text int2 text uuid uuid text uuid timestamptz timestamptz jsonb bytea bytea bytea bytea",
+)
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
@@ -86,9 +89,9 @@ def events_for_key(*, tenant: UUID, principal: Principal, run_id: UUID, after: i
     """Events after a sequence number with their payloads. Raises NotFound."""
     projects = None if principal.project_ids is None else list(principal.project_ids)
     params = (
-        tenant, principal.id, Int4(principal.version), principal.agent_id, projects, run_id, Int8(after), Int4(limit),
+        tenant, principal.id, principal.version, principal.agent_id, projects, run_id, after, limit,
     )  # fmt: skip
-    rows = pool.rows(EVENTS, params)
+    rows = EVENTS.rows(params)
     if not rows:
         raise NotFound("There is no such run.")
     last_seq, data_key_id = rows[0][:2]

@@ -10,9 +10,8 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
-from psycopg.types.numeric import Int4
 
-from kernel import pool
+from kernel.call import Call
 from kernel.errors import NotFound
 from kernel.ports import Corrupt
 from privacy import codec, keys
@@ -23,7 +22,9 @@ from tenancy.auth import Unauthorized
 from tenancy.queries import Principal
 
 # The newest whole checkpoint and all changes since, in one round trip.
-STATE: Final = "select * from runs_state(%b, %b, %b, %b, %b, %b)"
+STATE: Final = Call(
+    "runs_state", "uuid uuid int4 uuid uuid[] uuid", "text int4 int8 uuid int4[] int8[] text[] bytea[] timestamptz"
+)
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ def load(*, tenant: UUID, run_id: UUID, principal: Principal | None = None) -> S
     who = (None, None, None, None)
     if principal is not None:
         projects = None if principal.project_ids is None else list(principal.project_ids)
-        who = (principal.id, Int4(principal.version), principal.agent_id, projects)  # type: ignore[assignment]
-    row = pool.one(STATE, (tenant, *who, run_id))
+        who = (principal.id, principal.version, principal.agent_id, projects)  # type: ignore[assignment]
+    row = STATE.one((tenant, *who, run_id))
     code, head, last_seq, data_key_id, versions, seqs, kinds, bodies, recorded_at = row
     if code == "key_refused":
         raise Unauthorized
@@ -81,11 +82,6 @@ def assemble(found: StoredState, key: DataKey, run_id: UUID, rows: object) -> No
             break
         found.version, found.seq = version, seq
     found.state = patch.apply(base, operations)
-
-
-def state_at_head(*, principal: Principal, run_id: UUID, head: int) -> State:
-    """The state that a change presented at `head` builds on. When the head has moved the commit will be refused anyway."""
-    return load(tenant=principal.tenant_id, run_id=run_id, principal=principal).state
 
 
 def _open(key: DataKey, run_id: UUID, version: int, kind: str, body: bytes | None) -> bytes:

@@ -18,7 +18,7 @@ from tests.servers import ROOT
 class Product:
     name = "smriti"
 
-    def __init__(self, key: str, *, workers: int = 2, threads: int = 8) -> None:
+    def __init__(self, key: str, *, workers: int = 2, threads: int = 4) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]

@@ -15,7 +15,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from kernel import clock, pool
+from kernel import clock
+from kernel.call import Call
 from kernel.context import tenant_scope
 from runs import queries
 from runs.queries import RunFilter
@@ -188,16 +189,16 @@ def test_no_statement_of_a_hot_function_scans_a_table(crowd: Crowd, statement: s
 
 
 def test_the_largest_run_is_read_in_one_call_for_each_page(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    rows = pool.rows
+    calls: list[Call] = []
+    rows = Call.rows
 
-    def note(statement: Any, parameters: Any, **kwargs: Any) -> Any:
-        calls.append(statement)
-        return rows(statement, parameters, **kwargs)
+    def note(call: Call, values: Any, **kwargs: Any) -> Any:
+        calls.append(call)
+        return rows(call, values, **kwargs)
 
     http = client(crowd.big.keys["agent"])
     http.get(f"/runs/{crowd.big_run}/events?limit=1")
-    monkeypatch.setattr(pool, "rows", note)
+    monkeypatch.setattr(Call, "rows", note)
     page = http.get(f"/runs/{crowd.big_run}/events", params={"after": crowd.largest, "limit": 1000}).json()
     assert len(page["items"]) == 1000
     assert page["last_seq"] == 1000 + crowd.largest
