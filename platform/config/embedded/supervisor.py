@@ -41,7 +41,7 @@ GRANIAN: Final = (
     "10",
     "--interface",
 )
-WEB: Final = (*GRANIAN, "wsgi", "config.wsgi:application", "--workers", "2", "--blocking-threads", "8")
+WEB: Final = (*GRANIAN, "wsgi", "config.wsgi:application", "--workers", "2", "--blocking-threads", "4")
 WAITS: Final = (*GRANIAN, "asgi", "config.asgi:application", "--workers", "1")
 CELERY: Final = ("celery", "-A", "config")
 WORKER: Final = (
