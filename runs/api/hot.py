@@ -66,12 +66,14 @@ def hot(method: str, action: str) -> Callable[[View], View]:
                     raise MethodNotAllowed(f"Use {method}.", headers={"Allow": method})
                 principal = auth.authenticate(request.META.get("HTTP_AUTHORIZATION", ""))
                 tenancy.require(principal, action)
-                return view(request, principal, **kwargs)
+                response = view(request, principal, **kwargs)
             except auth.Unauthorized as error:
                 auth.forget(request.META.get("HTTP_AUTHORIZATION", ""))
-                return errors.respond(error, instance=request.path)
+                response = errors.respond(error, instance=request.path)
             except Exception as error:
-                return errors.respond(error, instance=request.path)
+                response = errors.respond(error, instance=request.path)
+            response["X-Request-Id"] = requests.request_id(request)
+            return response
 
         return wrapped
 
