@@ -53,7 +53,8 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     for route in HOT:
         match = route.resolve(path[len(API) :])
         if match is not None:
-            response = measured(match.func(WSGIRequest(environ), **match.kwargs))
+            response: HttpResponse = match.func(WSGIRequest(environ), **match.kwargs)
+            measured(response)
             start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
             return [response.content]
     return api(environ, start_response)

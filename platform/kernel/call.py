@@ -63,7 +63,7 @@ class Call:
         places = ", ".join(f"${number}" for number in range(1, len(types) + 1))
         self._name = f"call_{function}".encode()
         self._statement = f"select * from {function}({places})".encode()  # noqa: S608  a name of our own
-        self._oids = [_TYPES[name.removesuffix("[]")][name.endswith("[]")] for name in types]
+        self._oids = [_oid(name) for name in types]
         self._formats = [1] * len(types)
         self._encoders = [_encoder(name) for name in types]
         self._decoders = [_decoder(name) for name in results.split()]
@@ -82,7 +82,7 @@ class Call:
             for row in range(result.ntuples)
         ]
 
-    def _execute(self, data: list[bytes | None], alias: str) -> PGresult:
+    def _execute(self, data: list[Any], alias: str) -> PGresult:
         source = pool(alias)
         try:
             connection = source.getconn()
@@ -113,6 +113,11 @@ def _check(server: PGconn, result: PGresult) -> PGresult:
     if server.status != ConnStatus.OK:
         raise OperationalError("the connection was lost")
     raise error_from_result(result)
+
+
+def _oid(name: str) -> int:
+    oid, of_array, _, _ = _TYPES[name.removesuffix("[]")]
+    return of_array if name.endswith("[]") else oid
 
 
 def _encoder(name: str) -> Encoder:

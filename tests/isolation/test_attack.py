@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from tests.isolation.catalogue import APPEND_ONLY, TENANT_COLUMN, privileges, query, tenant_tables
 
@@ -82,7 +83,7 @@ def insert(connection: Connection, table: str, row: dict[str, Any]) -> None:
     values = sql.SQL(", ").join(sql.Placeholder() * len(row))
     connection.execute(
         say("insert into {table} ({columns}) values ({values})", table, columns=columns, values=values),
-        [psycopg.types.json.Jsonb(value) if isinstance(value, dict) else value for value in row.values()],
+        [Jsonb(value) if isinstance(value, dict) else value for value in row.values()],
     )
 
 

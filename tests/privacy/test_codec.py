@@ -72,7 +72,7 @@ class TestVault:
     def vault(self) -> Iterator[psycopg.Connection[object]]:
         url = os.environ["SMRITI_TEST_ADMIN_URL"].rpartition("/")[0] + f"/{VAULT}"
         with psycopg.connect(url, autocommit=True) as connection:
-            yield connection  # type: ignore[misc]
+            yield connection
 
     def test_two_processes_that_race_to_make_a_key_get_one(self) -> None:
         tenant, key = ids.uuid7(), ids.uuid7()
