@@ -22,7 +22,7 @@ from kernel.canonical import canonical
 from kernel.errors import DomainError, TooLarge
 from kernel.jsonwalk import MAX_INTEGER, EmptyBody, InvalidEncoding, InvalidJson
 
-__all__ = ["MAX_INTEGER", "TooLarge", "canonical", "decode", "decode_as", "decode_request", "dumps"]
+__all__ = ["MAX_INTEGER", "TooLarge", "canonical", "decode", "decode_as", "decode_request", "depth", "dumps"]
 
 T = TypeVar("T")
 _decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
@@ -86,13 +86,13 @@ def _suspicious(body: bytes, text: bytes, max_depth: int) -> bool:
     # An escape of NUL, or of a colon, which would upset the count below.
     if b"\\" in body and b"\\u00" in body and (b"\\u0000" in body or b"\\u003" in body):
         return True
-    if body.count(b"{") + body.count(b"[") > max_depth and _depth(body) > max_depth:
+    if body.count(b"{") + body.count(b"[") > max_depth and depth(body) > max_depth:
         return True
     # Every member has one colon outside of strings, and strings keep theirs, so a lost member is a lost colon.
     return not text or body.count(b":") != text.count(b":")
 
 
-def _depth(body: bytes) -> int:
+def depth(body: bytes) -> int:
     """The depth of a well-formed JSON text."""
     structure = body.translate(_SQUARE, _NOT_STRUCTURE)
     if b"\\" in structure:
@@ -103,11 +103,11 @@ def _depth(body: bytes) -> int:
         structure = _STRING.sub(b"", body).translate(_SQUARE, _NOT_BRACKET)
     if len(structure) > 1024:
         return max(accumulate(1 if sign == ord("[") else -1 for sign in structure))
-    depth = 0
+    levels = 0
     while structure:
         structure = structure.replace(b"[]", b"")
-        depth += 1
-    return depth
+        levels += 1
+    return levels
 
 
 def _first_error(body: bytes, max_depth: int) -> DomainError:
