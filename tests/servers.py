@@ -38,6 +38,7 @@ class Servers:
         os.environ["DATA_DIR"] = str(data)
         self.postgres.start()
         self.valkey.start()
+        os.environ["SMRITI_TEST_SERVER_LOG"] = str(self.postgres.log)
         passwords = {role.name: PASSWORD for role in ROLES if role.login}
         for database in (TEMPLATE, VAULT):
             provision(self.postgres.admin_url, database=database, passwords=passwords)
