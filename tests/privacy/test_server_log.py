@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,11 +23,11 @@ def test_values_stay_out_of_the_log(house: House) -> None:
     worker.start("only", subject=CANARY, input={"name": CANARY}, correlation_id=CANARY)
     worker.claim()
     worker.commit(events=[{"type": "note", "payload": CANARY}], checkpoint={"state": {CANARY: CANARY}})
-    with tenant_scope(house.id), pytest.raises(tenancy_ops.SlugTaken):
-        for _ in range(2):
-            tenancy_ops.create_project(
-                tenant=house.id, slug=CANARY, name=CANARY, actor=actor.system("tests"), now=clock.now()
-            )
+    project: dict[str, Any] = {"slug": CANARY, "name": CANARY, "actor": actor.system("tests"), "now": clock.now()}
+    with tenant_scope(house.id):
+        tenancy_ops.create_project(tenant=house.id, **project)
+        with pytest.raises(tenancy_ops.SlugTaken):
+            tenancy_ops.create_project(tenant=house.id, **project)
     with pytest.raises(DatabaseError), connection.cursor() as cursor:
         cursor.execute("select %s::text::int", [CANARY])
     with pytest.raises(psycopg.Error), pool().connection() as hot:
