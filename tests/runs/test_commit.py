@@ -214,6 +214,29 @@ class TestEnds:
             assert found["wait"]["reason"] == "retry"
         assert worker.get("/verify")["ok"]
 
+    def test_a_run_is_not_completed_by_saying_so(self, worker: Worker) -> None:
+        answer = worker.call(lease=worker.lease, epoch=1, events=[{"type": "note"}], run={"outcome": "completed"})
+        assert problem(answer) == (409, "steps_open")
+        assert worker.get("")["run"]["status"] == "running"
+
+    def test_a_run_can_fail_with_its_last_step_done(self, house: House) -> None:
+        worker = Worker(house)
+        worker.start("only")
+        worker.claim()
+        done = worker.commit(
+            step={"outcome": "succeeded"}, run={"outcome": "failed", "output": {"why": "totals differ"}}
+        )
+        assert done["run_status"] == "failed"
+        assert worker.get("/events")["items"][-1]["type"] == "run_failed"
+        assert worker.get("/verify")["ok"]
+
+    def test_a_plan_of_thousands_of_steps_is_taken(self, house: House) -> None:
+        worker = Worker(house)
+        steps = [f"s{i}" for i in range(5000)]
+        worker.start(*steps)
+        assert worker.claim()["step"]["name"] == "s0"
+        assert worker.get("")["run"]["steps_total"] == 5000
+
     def test_attempts_run_out_into_the_dead_letter(self, house: House) -> None:
         worker = Worker(house)
         body = {
