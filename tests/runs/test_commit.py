@@ -216,7 +216,7 @@ class TestEnds:
 
     def test_a_run_is_not_completed_by_saying_so(self, worker: Worker) -> None:
         answer = worker.call(lease=worker.lease, epoch=1, events=[{"type": "note"}], run={"outcome": "completed"})
-        assert problem(answer) == (409, "steps_open")
+        assert problem(answer) == (422, "invalid_commit")
         assert worker.get("")["run"]["status"] == "running"
 
     def test_a_run_can_fail_with_its_last_step_done(self, house: House) -> None:
