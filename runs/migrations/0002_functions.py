@@ -145,11 +145,11 @@ end $$;
 """
 
 # Adds steps to a plan. `p_steps`: [{name, depends_on: [names], queue, priority, max_attempts}]. Answers null, or why it cannot be,
-# before anything was written. A dependency stands earlier in the plan: that alone keeps the plan free of cycles. The settings keep
-# query plans on the indexes: a scan that is right for a plan of two steps takes minutes for a plan of thousands.
+# before anything was written. A dependency stands earlier in the plan: that alone keeps the plan free of cycles. Query plans are
+# made anew for each call: one kept from plans of two steps takes minutes for a plan of thousands.
 PLAN = """
 create function runs_plan(p_tenant uuid, p_run uuid, p_at timestamptz, p_from integer, p_steps jsonb)
-returns jsonb language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+returns jsonb language plpgsql set plan_cache_mode = force_custom_plan as $$
 declare
     v_bad text;
 begin
@@ -204,6 +204,7 @@ declare
     v_at timestamptz := clock_timestamp();
     v_genesis bytea := sha256('\\x736d726974693a72756e3a763100'::bytea || uuid_send(p_tenant) || uuid_send(p_run));
     v_request bytea;
+    v_same_place boolean;
 begin
     perform smriti_enter(p_tenant);
     if not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
@@ -223,9 +224,10 @@ begin
         0, 0, 0, '{}', '{}', jsonb_array_length(p_steps), jsonb_array_length(p_steps), 0, v_at, v_at
     ) on conflict (tenant_id, creation_key) do nothing;
     if not found then
-        select r.id, r.creation_request into run, v_request from runs_run r
+        select r.id, r.creation_request, r.agent_id is not distinct from p_agent and r.project_id = p_project
+        into run, v_request, v_same_place from runs_run r
         where r.tenant_id = p_tenant and r.creation_key = p_creation_key;
-        code := case when v_request = p_request then 'replayed' else 'idempotency_key_reused' end;
+        code := case when v_request = p_request and v_same_place then 'replayed' else 'idempotency_key_reused' end;
         return;
     end if;
     detail := runs_plan(p_tenant, p_run, v_at, 0, p_steps);

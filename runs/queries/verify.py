@@ -147,7 +147,7 @@ def _check_commitment(key: DataKey, run_id: UUID, event: Event, checkpoint: Chec
     if event.type == "checkpoint_created":
         if checkpoint is None:
             raise _Bad(event.seq, "has lost its checkpoint")
-        if bytes(checkpoint.commitment) != commitment:
+        if bytes(checkpoint.commitment) != commitment or checkpoint.recorded_at != event.recorded_at:
             raise _Bad(event.seq, "has another checkpoint than was recorded")
         label, blob = sealing.checkpoint_label(checkpoint.version, checkpoint.kind), checkpoint.body
     if blob is None:

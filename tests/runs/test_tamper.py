@@ -83,6 +83,7 @@ def test_any_changed_byte_of_a_payload_is_named(worker: Worker) -> None:
     (5, "body = null"),
     (7, "commitment = set_byte(commitment, 20, get_byte(commitment, 20) # 1)"),
     (7, "version = 99"),
+    (7, "recorded_at = recorded_at + interval '1 second'"),
     (7, "kind = 'full'"),
     (7, "seq = 6"),
 ])  # fmt: skip
