@@ -11,23 +11,30 @@ import secrets
 import string
 import threading
 import time
+from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
+import psycopg
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from django.conf import settings
+from psycopg_pool import PoolTimeout
 
 from kernel import clock
 from kernel.errors import DomainError
+from kernel.pool import pool
 from tenancy import queries
-from tenancy.queries import Principal
+from tenancy.queries import KeyRecord, Principal
 
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _FORMAT: Final = re.compile(r"Bearer smr_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _CACHE_SECONDS: Final = 5.0
 _CACHE_SIZE: Final = 10_000
+_NOTE_SECONDS: Final = 60.0
 
 _cache: dict[str, tuple[float, Principal]] = {}
+_noted: dict[UUID, float] = {}
 _lock = threading.Lock()
 _pepper = HKDFExpand(algorithm=hashes.SHA256(), length=32, info=b"smriti:api-key:v1").derive(settings.MASTER_KEY)
 
@@ -83,11 +90,25 @@ def authenticate(header: str) -> Principal:
         project_ids=record.project_ids,
         version=record.version,
     )
+    _note_use(record)
     with _lock:
         if len(_cache) >= _CACHE_SIZE:
             _cache.clear()
         _cache[header] = (time.monotonic() + _CACHE_SECONDS, principal)
     return principal
+
+
+def _note_use(record: KeyRecord) -> None:
+    """Write when the key was last used, at most once a minute from each process. A key is not refused because this fails."""
+    with _lock:
+        if _noted.get(record.id, 0.0) > time.monotonic():
+            return
+        if len(_noted) >= _CACHE_SIZE:
+            _noted.clear()
+        _noted[record.id] = time.monotonic() + _NOTE_SECONDS
+    with suppress(psycopg.Error, PoolTimeout), pool().connection() as connection, connection.transaction():
+        connection.execute("select smriti_enter(%b)", (record.tenant_id,))
+        connection.execute("update tenancy_apikey set last_used_at = now() where id = %b", (record.id,))
 
 
 def forget(header: str) -> None:

@@ -77,7 +77,9 @@ def test_a_key_opens_what_its_scopes_say(admin: httpx.Client, api: Open) -> None
     assert robot.get("/projects").status_code == 200
     assert code(robot.get("/members")) == (403, "forbidden")
     assert issued["secret"] not in admin.get("/keys").text
-    assert admin.get(f"/keys/{issued['key']['id']}").json() == issued["key"]
+    shown = admin.get(f"/keys/{issued['key']['id']}").json()
+    assert shown["last_used_at"] is not None
+    assert shown | {"last_used_at": None} == issued["key"]
 
 
 def test_rotation_keeps_the_powers_and_ends_the_old_key(admin: httpx.Client, api: Open) -> None:

@@ -42,7 +42,7 @@ GRANIAN: Final = (
     "--interface",
 )
 WEB: Final = (*GRANIAN, "wsgi", "config.wsgi:application", "--workers", "2", "--blocking-threads", "4")
-WAITS: Final = (*GRANIAN, "asgi", "config.asgi:application", "--workers", "1")
+WAITS: Final = (*GRANIAN, "asginl", "config.asgi:application", "--workers", "1")
 CELERY: Final = ("celery", "-A", "config")
 WORKER: Final = (
     *CELERY,
@@ -86,7 +86,7 @@ class Supervisor:
         self.home = Home(Path(environment.get("DATA_DIR") or ".smriti"))
         self.port = _port(environment.get("PORT") or "8000")
         self.url = f"http://127.0.0.1:{self.port}"
-        self.demo = environment.get("DEMO", "1") != "0"
+        self.demo = _switch("DEMO", environment.get("DEMO") or "1")
         self.waits_port = 0
         self._begun = time.monotonic()
         self._units: list[Unit] = []
@@ -383,6 +383,12 @@ class Supervisor:
         # Whoever read our output may be gone; that is no reason to take the platform down.
         with suppress(OSError):
             print(text if bare else f"[{time.monotonic() - self._begun:6.1f} s] {text}", flush=True)
+
+
+def _switch(name: str, value: str) -> bool:
+    if value not in ("0", "1"):
+        raise EmbeddedError(f"{name} must be 0 or 1, not {value!r}.")
+    return value == "1"
 
 
 def _port(text: str) -> int:
