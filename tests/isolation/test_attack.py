@@ -113,8 +113,11 @@ def test_an_emptied_or_odd_tenant_shows_nothing(cluster: str) -> None:
             connection.execute("select set_config('smriti.tenant', '', true)")
             assert connection.execute(say("select count(*) from {table}", table)).fetchone() == (0,), table
             connection.execute("select set_config('smriti.tenant', 'all', true)")
-            with pytest.raises(errors.InvalidTextRepresentation):
-                connection.execute(say("select count(*) from {table}", table))
+            try:
+                found = connection.execute(say("select count(*) from {table}", table)).fetchone()
+            except errors.InvalidTextRepresentation:
+                continue
+            assert found == (0,), table  # an empty table: the policy was asked nothing
 
 
 def test_in_one_tenant_the_other_is_not_there(cluster: str, home: "Story", other: "Story") -> None:
