@@ -101,6 +101,7 @@ class TestLease:
         worker.claim()
         operations.expire_leases()  # takes what other tests let run out, and not this one
         assert worker.commit(events=[{"type": "note"}])
+        assert "lease_lost" not in [event["type"] for event in worker.get("/events")["items"]]
 
     def test_two_sweeps_at_once_take_a_lease_once(self, house: House) -> None:
         worker = Worker(house)
