@@ -1,4 +1,4 @@
-"""The allowed moves of each machine, in one table. The database refuses every other move (migration `0002_functions`)."""
+"""The allowed moves of each machine, in one table. The database refuses every other move (`runs/sql/moves.sql`)."""
 
 from typing import Final
 

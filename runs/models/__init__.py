@@ -1,0 +1,10 @@
+"""The tables of runs.
+
+Rows are written by the database functions of the migrations only, under the lock of the run's row: that is what makes sequences
+gap-free, chains unforked and commits atomic. Foreign keys are composite and laid by the migrations.
+"""
+
+from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
+from runs.models.run import Attempt, Run, Step, StepDependency
+
+__all__ = ["Anchor", "AnchorDue", "Attempt", "Checkpoint", "Commit", "Event", "Run", "Step", "StepDependency"]

@@ -1,0 +1,44 @@
+-- The stored state: the newest whole checkpoint at or before `p_before` (null: the newest) and every change after it.
+create function runs_state(
+    p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid,
+    out code text, out head integer, out last_seq bigint, out data_key uuid, out versions integer[], out seqs bigint[],
+    out kinds text[], out bodies bytea[], out recorded_at timestamptz
+) language plpgsql as $$
+declare
+    v_base integer;
+begin
+    perform smriti_enter(p_tenant);
+    if p_key is not null and not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
+    select r.head, r.last_seq, r.data_key_id, r.base_version into head, last_seq, data_key, v_base from runs_run r
+    where r.tenant_id = p_tenant and r.id = p_run and (p_agent is null or r.agent_id = p_agent)
+      and (p_projects is null or r.project_id = any (p_projects));
+    if not found then code := 'not_found'; return; end if;
+    select array_agg(c.version order by c.version), array_agg(c.seq order by c.version), array_agg(c.kind order by c.version),
+           array_agg(c.body order by c.version), max(c.recorded_at)
+    into versions, seqs, kinds, bodies, recorded_at
+    from runs_checkpoint c
+    where c.tenant_id = p_tenant and c.run_id = p_run
+      and (c.version > v_base and c.kind = 'patch' or c.version = v_base and c.kind <> 'patch');
+    code := 'ok';
+end $$;
+
+create function runs_snapshot(p_tenant uuid, p_run uuid, p_version integer, p_body bytea, p_commitment bytea)
+returns boolean language plpgsql as $$
+declare
+    v_seq bigint;
+begin
+    perform smriti_enter(p_tenant);
+    perform from runs_run where tenant_id = p_tenant and id = p_run and base_version < p_version for no key update;
+    if not found then return false; end if;
+    select c.seq into v_seq from runs_checkpoint c
+    where c.tenant_id = p_tenant and c.run_id = p_run and c.version = p_version and c.kind = 'patch';
+    if not found then return false; end if;
+    insert into runs_checkpoint (tenant_id, run_id, version, seq, recorded_at, kind, commitment, body)
+    values (p_tenant, p_run, p_version, v_seq, clock_timestamp(), 'snapshot', p_commitment, p_body) on conflict do nothing;
+    update runs_run r set base_version = p_version, base_bytes = octet_length(p_body),
+        (chain_count, chain_bytes) = (
+            select count(*), coalesce(sum(octet_length(c.body)), 0) from runs_checkpoint c
+            where c.tenant_id = p_tenant and c.run_id = p_run and c.version > p_version and c.kind = 'patch')
+    where r.tenant_id = p_tenant and r.id = p_run;
+    return true;
+end $$;
