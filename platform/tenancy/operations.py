@@ -24,7 +24,7 @@ _SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 MAX_NAME: Final = 120
 MAX_OVERLAP: Final = timedelta(days=30)
 # What reaches beyond any one agent or project, and is therefore not for a key that is bound to one.
-TENANT_WIDE: Final = frozenset({"members:write", "keys:write", "projects:write"})
+TENANT_WIDE: Final = frozenset({"members:write", "keys:write", "projects:write", "tools:write"})
 
 
 class SlugTaken(DomainError):

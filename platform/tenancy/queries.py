@@ -25,9 +25,11 @@ SCOPES: Final = (
     "projects:read",
     "projects:write",
     "audit:read",
+    "tools:read",
+    "tools:write",
 )
 
-_READ: Final = frozenset({"runs:read", "projects:read", "members:read"})
+_READ: Final = frozenset({"runs:read", "projects:read", "members:read", "tools:read"})
 ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
     Role.OWNER: frozenset(SCOPES),
     Role.ADMIN: frozenset(SCOPES),

@@ -1,8 +1,25 @@
 """The routes of runs. Those in HOT are dispatched without Django's resolver, signals and middleware (config.wsgi)."""
 
-from django.urls import path
+from typing import Any
 
-from runs.api import hot, views
+from django.urls import path, register_converter
+
+from runs.api import hot, registry, views
+
+
+class IdentifierConverter:
+    """A name of the vocabulary (`runs.wire.Identifier`). It may have slashes; `/versions/` ends it."""
+
+    regex = "[A-Za-z0-9](?:(?!/versions/)[A-Za-z0-9_.:@/+-]){0,63}"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: Any) -> str:
+        return str(value)
+
+
+register_converter(IdentifierConverter, "identifier")
 
 HOT = [
     path("runs/<uuid:run_id>/commit", hot.commit),
@@ -19,4 +36,10 @@ urlpatterns = [
     path("runs/<uuid:run_id>/resume", views.ResumeView.as_view()),
     path("runs/<uuid:run_id>/cancel", views.CancelView.as_view()),
     path("runs/<uuid:run_id>/verify", views.VerifyView.as_view()),
+    path("tools", registry.ToolsView.as_view()),
+    path("tools/<identifier:tool>", registry.ToolView.as_view()),
+    path("tools/<identifier:tool>/versions/<identifier:version>", registry.ToolVersionView.as_view()),
+    path("workflows", registry.WorkflowsView.as_view()),
+    path("workflows/<identifier:workflow>", registry.WorkflowView.as_view()),
+    path("workflows/<identifier:workflow>/versions/<identifier:version>", registry.WorkflowVersionView.as_view()),
 ]

@@ -1,10 +1,24 @@
 """The tables of runs.
 
 Rows are written by the database functions of the migrations only, under the lock of the run's row: that is what makes sequences
-gap-free, chains unforked and commits atomic. Foreign keys are composite and laid by the migrations.
+gap-free, chains unforked and commits atomic. Foreign keys are composite and laid by the migrations. What a tenant registers is not
+part of a run and is written by its operations.
 """
 
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
+from runs.models.registry import Tool, Workflow
 from runs.models.run import Attempt, Run, Step, StepDependency
 
-__all__ = ["Anchor", "AnchorDue", "Attempt", "Checkpoint", "Commit", "Event", "Run", "Step", "StepDependency"]
+__all__ = [
+    "Anchor",
+    "AnchorDue",
+    "Attempt",
+    "Checkpoint",
+    "Commit",
+    "Event",
+    "Run",
+    "Step",
+    "StepDependency",
+    "Tool",
+    "Workflow",
+]

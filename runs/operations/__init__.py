@@ -4,6 +4,7 @@ from runs.operations.commit import Committed, commit
 from runs.operations.control import anchor_heads, cancel_run, expire_leases
 from runs.operations.create import Created, create_run
 from runs.operations.lease import Claimed, claim, heartbeat
+from runs.operations.registry import register_tool, register_workflow, set_tool_enabled, set_workflow_enabled
 
 __all__ = [
     "Claimed",
@@ -16,4 +17,8 @@ __all__ = [
     "create_run",
     "expire_leases",
     "heartbeat",
+    "register_tool",
+    "register_workflow",
+    "set_tool_enabled",
+    "set_workflow_enabled",
 ]

@@ -12,6 +12,17 @@ from runs.queries.checkpoints import (
 from runs.queries.inspect import AttemptRow, RunDetail, StepRow, WaitReason, get_run, require_visible
 from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs
 from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
+from runs.queries.registry import (
+    UnknownTool,
+    get_tool,
+    get_workflow,
+    list_tools,
+    list_workflows,
+    tool_version,
+    tool_versions,
+    workflow_version,
+    workflow_versions,
+)
 from runs.queries.resume import ResumePlan, resume_plan
 from runs.queries.verify import Verification, verify_run
 
@@ -28,6 +39,7 @@ __all__ = [
     "RunPage",
     "RunRow",
     "StepRow",
+    "UnknownTool",
     "Verification",
     "WaitReason",
     "checkpoint",
@@ -37,9 +49,17 @@ __all__ = [
     "events_for_key",
     "events_page",
     "get_run",
+    "get_tool",
+    "get_workflow",
     "latest_checkpoint",
     "list_runs",
+    "list_tools",
+    "list_workflows",
     "require_visible",
     "resume_plan",
+    "tool_version",
+    "tool_versions",
     "verify_run",
+    "workflow_version",
+    "workflow_versions",
 ]

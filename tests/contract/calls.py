@@ -41,7 +41,13 @@ class Desk:
             "lease": self.work["lease"],
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
+            "tool": "desk",
+            "workflow": "desk",
+            "version": "1",
         }
+        admin = self.clients["admin"]
+        self.sent(admin.put("tools/desk/versions/1", json={"side_effect": "none"}))
+        self.sent(admin.put("workflows/desk/versions/1", json={}))
 
     def close(self) -> None:
         for found in self.clients.values():
@@ -105,5 +111,39 @@ class Desk:
                 },
             ),
             Write("POST", "keys/{key_id}/rotate", {"overlap_seconds": 60}),
+            Write(
+                "PUT", "tools/{tool}/versions/{version}",
+                {
+                    "side_effect": "irreversible", "description": "Pays", "input_schema": {"type": "object"},
+                    "output_schema": {"type": "object"}, "business_key": "{id}", "scope": "tenant",
+                    "amount": {"path": "amount", "currency_path": "currency"},
+                    "limits": {
+                        "max_amount_per_call": {"INR": "500000.00"}, "max_amount_per_day": {"INR": "900000"},
+                        "calls_per_minute": 10, "calls_per_day": 100, "max_in_flight": 2, "time_zone": "Asia/Kolkata",
+                    },
+                    "approval": "always",
+                    "retry": {
+                        "max_attempts": 2, "initial_seconds": 1, "factor": 2, "max_seconds": 60, "deadline_seconds": 600,
+                    },
+                    "compensation": {"tool": "refund", "version": "1", "input": {"id": "{output/id}"}},
+                    "reconcile": {
+                        "hint": "Ask", "probe_url": "https://bank.example/{key}", "settle_seconds": 5, "give_up_seconds": 60,
+                    },
+                    "redact": ["/card"], "execute_seconds": 30,
+                },
+                free=("/input_schema", "/output_schema", "/limits/max_", "/compensation/input"),
+            ),
+            Write("PATCH", "tools/{tool}/versions/{version}", {"enabled": True, "reason": "it works"}),
+            Write(
+                "PUT", "workflows/{workflow}/versions/{version}",
+                {
+                    "description": "Pays", "state_schema": 2, "state_json_schema": {"type": "object"}, "tools": {"bank": "1"},
+                    "steps": [{**step, "name": "first", "depends_on": []}, step],
+                    "defaults": {"max_attempts": 2, "retry": {"max_attempts": 2}, "deadline_seconds": 60},
+                    "migrations": [{"from": 1, "to": 2, "patch": [{"op": "remove", "path": "/a"}], "description": "d"}],
+                },
+                free=("/state_json_schema", "/tools", "/migrations/0/patch"),
+            ),
+            Write("PATCH", "workflows/{workflow}/versions/{version}", {"enabled": True, "reason": "it works"}),
         ]  # fmt: skip
         return {write.name: write for write in found}

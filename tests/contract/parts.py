@@ -16,6 +16,10 @@ WRITES = (
     "PUT members/{member_id}/roles",
     "POST keys",
     "POST keys/{key_id}/rotate",
+    "PUT tools/{tool}/versions/{version}",
+    "PATCH tools/{tool}/versions/{version}",
+    "PUT workflows/{workflow}/versions/{version}",
+    "PATCH workflows/{workflow}/versions/{version}",
 )
 BODILESS = ("POST runs/{run_id}/resume", "POST keys/{key_id}/revoke", "DELETE members/{member_id}")
 

@@ -45,6 +45,14 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "keys/{key_id}/revoke", None),
     ("GET", "audit", None),
     ("GET", "audit/verify", None),
+    ("GET", "tools", None),
+    ("GET", "tools/{tool}", None),
+    ("GET", "tools/{tool}/versions/{version}", None),
+    ("PATCH", "tools/{tool}/versions/{version}", {"enabled": False, "reason": "a stranger's wish"}),
+    ("GET", "workflows", None),
+    ("GET", "workflows/{workflow}", None),
+    ("GET", "workflows/{workflow}/versions/{version}", None),
+    ("PATCH", "workflows/{workflow}/versions/{version}", {"enabled": False, "reason": "a stranger's wish"}),
 ]
 # Of the tenant whose short name is in the address: the path behind `t/{slug}/`.
 PAGES = [
@@ -75,6 +83,7 @@ def listed() -> set[str]:
     """The lists in the resolver's form."""
     converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
     converters |= {f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id")}
+    converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}
     for plain, converted in converters.items():
         found = {path.replace(plain, converted) for path in found}

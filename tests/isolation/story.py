@@ -27,12 +27,15 @@ class Story:
     words: tuple[str, ...]
 
     @property
-    def ids(self) -> dict[str, UUID]:
+    def ids(self) -> dict[str, UUID | str]:
         return {
             "run_id": self.run_id,
             "lease": self.lease,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
+            "tool": f"{self.project}.tool",
+            "workflow": f"{self.project}.flow",
+            "version": f"{self.project}.v",
         }
 
 
@@ -43,6 +46,9 @@ def tell(name: str) -> Story:
     with client(house.keys["admin"]) as admin, client(house.keys["agent"]) as agent:
         _sent(admin.post("/projects", json={"slug": word, "name": word}, headers={"Idempotency-Key": f"p-{word}"}))
         _sent(admin.post("/agents", json={"slug": word, "name": word}))
+        for kind, definition in (("tool", {"side_effect": "none"}), ("flow", {})):
+            path = f"/{'tools' if kind == 'tool' else 'workflows'}/{word}.{kind}/versions/{word}.v"
+            _sent(admin.put(path, json={"description": word} | definition))
         steps = [{"name": "fetch"}, {"name": "match", "depends_on": ["fetch"]}]
         body = {
             "workflow": word, "workflow_version": "1", "project": word, "subject": f"{word}@example.com", "steps": steps,

@@ -28,9 +28,9 @@ VARYING = {"x-request-id", "ratelimit", "content-length", "date", "set-cookie"}
 
 
 @pytest.fixture
-def nowhere() -> dict[str, UUID]:
+def nowhere() -> dict[str, Any]:
     """Ids that exist nowhere."""
-    return {name: uuid7() for name in ("run_id", "lease", "member_id", "key_id")}
+    return {name: uuid7() for name in ("run_id", "lease", "member_id", "key_id", "tool", "workflow", "version")}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,6 +53,8 @@ def state(story: "Story") -> dict[str, Any]:
         "members",
         "keys",
         "audit",
+        "tools",
+        "workflows",
     )
     with client(story.house.keys["admin"]) as admin:
         found = {path: admin.get(path).json() for path in paths}
@@ -62,12 +64,12 @@ def state(story: "Story") -> dict[str, Any]:
     return found
 
 
-def call(client: httpx.Client, method: str, path: str, body: Any, ids: dict[str, UUID], **query: Any) -> httpx.Response:
+def call(client: httpx.Client, method: str, path: str, body: Any, ids: dict[str, Any], **query: Any) -> httpx.Response:
     headers = {} if method == "GET" else {"Idempotency-Key": str(uuid7())}
     return client.request(method, path.format(**ids), json=body, headers=headers, params=query or None)
 
 
-def essence(response: httpx.Response, ids: dict[str, UUID]) -> tuple[int, dict[str, str], str]:
+def essence(response: httpx.Response, ids: dict[str, Any]) -> tuple[int, dict[str, str], str]:
     """What can be told from an answer, with the ids of the question taken out."""
     text = response.text
     for name, value in ids.items():
@@ -82,7 +84,7 @@ def test_every_route_is_listed() -> None:
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize(("method", "path", "body"), WITH_ID, ids=[f"{m} {p}" for m, p, _ in WITH_ID])
 def test_another_tenants_id_is_no_id(
-    home: "Story", other: "Story", nowhere: dict[str, UUID], api: Open, key: str, method: str, path: str, body: Any
+    home: "Story", other: "Story", nowhere: dict[str, Any], api: Open, key: str, method: str, path: str, body: Any
 ) -> None:
     client = api(other.house.keys[key])
     theirs, none = (call(client, method, path, body, ids) for ids in (home.ids, nowhere))
@@ -100,7 +102,7 @@ def test_lists_hold_nothing_of_another_tenant(home: "Story", other: "Story", api
     response = api(other.house.keys[key]).get(path)
     assert response.status_code in (200, 403)
     assert [word for word in home.words if word in response.text] == []
-    if key == "admin" and path in ("runs", "projects", "agents", "members", "keys", "audit"):
+    if key == "admin" and path in ("runs", "projects", "agents", "members", "keys", "audit", "tools", "workflows"):
         assert any(word in response.text for word in other.words)
 
 
@@ -179,7 +181,7 @@ def test_idempotency_keys_are_a_tenants_own(home: "Story", api: Open) -> None:
 
 @pytest.mark.parametrize(("method", "path", "body"), API, ids=[f"{m} {p}" for m, p, _ in API])
 def test_without_a_valid_key_nothing_is_answered(
-    home: "Story", nowhere: dict[str, UUID], api: Open, method: str, path: str, body: Any
+    home: "Story", nowhere: dict[str, Any], api: Open, method: str, path: str, body: Any
 ) -> None:
     good = home.house.keys["admin"]
     session = Client()
@@ -236,7 +238,7 @@ def stranger(other: "Story") -> Client:
     return client
 
 
-def page(client: Client, method: str, slug: str, path: str, ids: dict[str, UUID]) -> tuple[int, str, str]:
+def page(client: Client, method: str, slug: str, path: str, ids: dict[str, Any]) -> tuple[int, str, str]:
     """What can be told from a page, with the question taken out of it."""
     response = getattr(client, method)(f"/t/{slug}/{path}".format(**ids))
     text = response.content.decode().replace(slug, "slug")
@@ -259,7 +261,7 @@ def test_a_stranger_sees_no_tenant(home: "Story", stranger: Client, method: str,
 @pytest.mark.parametrize("method", ["get", "post"])
 @pytest.mark.parametrize("path", [path for path in PAGES if "{" in path])
 def test_a_member_finds_no_ids_of_another_tenant(
-    home: "Story", other: "Story", nowhere: dict[str, UUID], stranger: Client, method: str, path: str
+    home: "Story", other: "Story", nowhere: dict[str, Any], stranger: Client, method: str, path: str
 ) -> None:
     theirs = page(stranger, method, other.house.slug, path, home.ids)
     none = page(stranger, method, other.house.slug, path, nowhere)
@@ -282,7 +284,7 @@ def test_a_persons_pages_hold_nothing_of_a_tenant_they_are_not_in(home: "Story",
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_who_is_not_signed_in_is_sent_to_the_door(home: "Story", nowhere: dict[str, UUID], path: str) -> None:
+def test_who_is_not_signed_in_is_sent_to_the_door(home: "Story", nowhere: dict[str, Any], path: str) -> None:
     theirs = page(Client(), "get", home.house.slug, path, home.ids)
     none = page(Client(), "get", "no-such-tenant", path, home.ids)
     assert theirs == none

@@ -1,11 +1,13 @@
 """The declaration of one method of one route: what the server enforces and the OpenAPI document says."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from kernel.errors import DomainError
+
+SMALL_BODY: Final = 64 * 1024
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -19,7 +21,7 @@ class Endpoint:
     `scope`: the action that the principal needs. `secrets`: members of the answer that are shown once and left out of
     replays. `conditional`: the answer has an ETag; readers may send If-None-Match, writers If-Match. `idempotent`: the
     Idempotency-Key header is required, not only accepted. `may_be_empty`: 204 when there is nothing to answer.
-    `problems`: what this call adds to those that every call can answer. `writes` is set by the method.
+    `max_bytes`: of the body. `problems`: what this call adds to those that every call can answer. `writes` is set by the method.
     """
 
     summary: str
@@ -34,3 +36,4 @@ class Endpoint:
     idempotent: bool = False
     may_be_empty: bool = False
     writes: bool = False
+    max_bytes: int = SMALL_BODY

@@ -7,7 +7,7 @@ idempotency key and conditions.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -24,8 +24,6 @@ from kernel.logging import bound
 from kernel.rest import conditions, idempotency, problems, ratelimit, requests
 from kernel.rest.endpoints import Endpoint
 from kernel.rest.idempotency import Answer, Call
-
-SMALL_BODY: Final = 64 * 1024
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -105,7 +103,7 @@ class ApiView(APIView):
             raise Forbidden(f"This needs the scope {spec.scope!r}.", extra={"required": spec.scope})
         raw = b""
         if spec.body is not None:
-            raw = requests.json_body(request, max_bytes=SMALL_BODY)
+            raw = requests.json_body(request, max_bytes=spec.max_bytes)
         elif spec.writes:
             requests.no_body(request)
         context = Context(
@@ -113,7 +111,7 @@ class ApiView(APIView):
             tenant=principal.tenant_id,
             actor=principal.actor,
             now=clock.now(),
-            body=None if spec.body is None else codec.decode_as(raw, spec.body, max_bytes=SMALL_BODY),
+            body=None if spec.body is None else codec.decode_as(raw, spec.body, max_bytes=spec.max_bytes),
             query=requests.query(request, spec.query),
             request=request,
         )
