@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernel.functions import SqlFunctions
 from kernel.rls import enter_sql
-from runs.states import RUN_ENDS, RUN_MOVES, STEP_MOVES, moves_sql
+from runs.states import RUN_ENDS, RUN_MOVES, moves_sql
 
 
 def functions() -> SqlFunctions:
@@ -20,7 +20,7 @@ def functions() -> SqlFunctions:
             "enter": enter_sql("p_tenant"),
             "run_ends": _list(RUN_ENDS),
             "run_finals": _list([status for status, moves in RUN_MOVES.items() if not moves]),
-            "moves": f"{moves_sql('run', RUN_MOVES)}, {moves_sql('step', STEP_MOVES)}",
+            "moves": moves_sql(),
         },
     )
 

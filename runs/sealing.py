@@ -3,6 +3,7 @@
 The byte layouts are in PROTOCOL.md; `runs.queries.verify` and offline verifiers follow the same document.
 """
 
+import hashlib
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from kernel.errors import NotFound
 from privacy import codec, keys
 from privacy.codec import Sealed
 from privacy.keys import DataKey
+from privacy.models import Subject
+from runs.models import Run
 
 EVENT: Final = b"event"
 # Under which key a run is sealed.
@@ -47,6 +50,15 @@ def run_key(*, tenant: UUID, run_id: UUID) -> RunKey:
         found = RunKey(*row)
         remember(tenant=tenant, run_id=run_id, key=found)
     return found
+
+
+def run_key_in_scope(*, run_id: UUID) -> RunKey:
+    """The same inside an open tenant scope. Raises NotFound."""
+    found = Run.objects.filter(id=run_id).values_list("data_key_id", "subject_id").first()
+    if found is None:
+        raise NotFound("There is no such run.")
+    epoch = Subject.objects.filter(id=found[1]).values_list("key_epoch", flat=True).first()
+    return RunKey(found[0], epoch or 0)
 
 
 def remember(*, tenant: UUID, run_id: UUID, key: RunKey) -> None:
@@ -81,6 +93,11 @@ def event_meta(labels: dict[str, str] | None, occurred_at: datetime | None) -> b
         return b""
     micros = None if occurred_at is None else microseconds(occurred_at)
     return json.canonical({"labels": labels, "occurred_at": micros})
+
+
+def labels_commitment(meta: bytes) -> bytes:
+    """What an event without a payload commits to when it has labels (`runs_mark`)."""
+    return hashlib.sha256(b"smriti:labels:v1\0" + len(meta).to_bytes(4, "big") + meta).digest()
 
 
 def seal_checkpoint(key: DataKey, run_id: UUID, version: int, kind: str, body: bytes) -> Sealed:

@@ -8,9 +8,9 @@ from kernel import clock
 from runs import operations
 
 
-@shared_task(name="runs.sweep_leases")
-def sweep_leases(**_: Any) -> int:
-    return operations.expire_leases()
+@shared_task(name="runs.sweep")
+def sweep(**_: Any) -> int:
+    return operations.sweep()
 
 
 @shared_task(name="runs.anchor_heads")

@@ -1,6 +1,7 @@
 """The bodies that agents send to the hot paths, typed. Payloads stay raw: what is stored is what was sent, byte for byte."""
 
 from typing import Annotated, Final, Literal
+from uuid import UUID
 
 from msgspec import Meta, Raw, Struct, field
 
@@ -8,10 +9,15 @@ from kernel.moments import Moment
 
 MAX_EVENTS: Final = 1000
 MAX_STEPS: Final = 10_000
+MAX_SECONDS: Final = 366 * 86_400
 
 Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,63}\Z", max_length=64)]
 EventType = Annotated[
-    str, Meta(pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_)[a-z][a-z0-9_.]{0,63}\Z", max_length=64)
+    str,
+    Meta(
+        pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_|effect_|gate_|signal_|state_)[a-z][a-z0-9_.]{0,63}\Z",
+        max_length=64,
+    ),
 ]
 LeaseSeconds = Annotated[float, Meta(ge=1, le=3600)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -54,9 +60,45 @@ class ErrorIn(Struct, forbid_unknown_fields=True):
     retry_after: Annotated[float, Meta(ge=0, le=86_400)] | None = None
 
 
+class TimerIn(Struct, forbid_unknown_fields=True):
+    """Either of them."""
+
+    seconds: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
+    until: Moment | None = None
+
+
+class SignalWaitIn(Struct, forbid_unknown_fields=True):
+    name: Identifier
+    timeout_seconds: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
+
+
+class ChildWaitIn(Struct, forbid_unknown_fields=True):
+    run_id: UUID
+    timeout_seconds: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
+
+
+class WaitIn(Struct, forbid_unknown_fields=True):
+    """Exactly one."""
+
+    timer: TimerIn | None = None
+    signal: SignalWaitIn | None = None
+    child: ChildWaitIn | None = None
+
+
 class StepResultIn(Struct, forbid_unknown_fields=True):
-    outcome: Literal["succeeded", "failed"]
+    outcome: Literal["succeeded", "failed", "waiting", "released"]
     output: Raw = field(default_factory=Raw)
+    error: ErrorIn | None = None
+    wait: WaitIn | None = None
+
+
+class EffectOutcomeIn(Struct, forbid_unknown_fields=True):
+    """What became of an effect that this lease has in flight. `failed`: it certainly did not happen, for the reason `error`."""
+
+    effect: UUID
+    outcome: Literal["succeeded", "failed", "unknown"]
+    output: Raw = field(default_factory=Raw)
+    external_id: Text | None = None
     error: ErrorIn | None = None
 
 
@@ -65,12 +107,25 @@ class RunResultIn(Struct, forbid_unknown_fields=True):
     output: Raw = field(default_factory=Raw)
 
 
+class RetryIn(Struct, forbid_unknown_fields=True):
+    """Before attempt n + 1 a random time up to `initial_seconds` times `factor` to the power n - 1, at most `max_seconds`."""
+
+    initial_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
+    factor: Annotated[float, Meta(ge=1, le=10)] = 2.0
+    max_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 900.0
+
+
 class StepIn(Struct, forbid_unknown_fields=True):
+    """`requires`: capabilities of the worker. `deadline_seconds` counts from the first claim: no retry begins after it."""
+
     name: Identifier
     depends_on: Annotated[list[Identifier], Meta(max_length=100)] = []
     queue: Identifier = "default"
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
+    requires: Annotated[list[Identifier], Meta(max_length=16)] | None = None
+    retry: RetryIn | None = None
+    deadline_seconds: Annotated[float, Meta(ge=1, le=MAX_SECONDS)] | None = None
 
 
 Steps = Annotated[list[StepIn], Meta(min_length=1, max_length=MAX_STEPS)]
@@ -81,6 +136,7 @@ class CommitIn(Struct, forbid_unknown_fields=True):
     epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)] | None = None
     head: Annotated[int, Meta(ge=0, le=2_147_483_647)] | None = None
     events: Annotated[list[EventIn], Meta(max_length=MAX_EVENTS)] = []
+    effects: Annotated[list[EffectOutcomeIn], Meta(max_length=100)] = []
     checkpoint: CheckpointIn | None = None
     step: StepResultIn | None = None
     new_steps: Steps | None = None
@@ -97,6 +153,8 @@ class RunIn(Struct, forbid_unknown_fields=True):
     subject: Text | None = None
     correlation_id: Text | None = None
     task_id: Text | None = None
+    parent_run_id: UUID | None = None
+    deadline_seconds: Annotated[float, Meta(ge=1, le=MAX_SECONDS)] | None = None
     labels: Labels = {}
     versions: Labels = {}
     input: Raw = field(default_factory=Raw)
@@ -105,6 +163,7 @@ class RunIn(Struct, forbid_unknown_fields=True):
 class ClaimIn(Struct, forbid_unknown_fields=True):
     worker: Identifier
     queues: Annotated[list[Identifier], Meta(min_length=1, max_length=32)] = field(default_factory=lambda: ["default"])
+    capabilities: Annotated[list[Identifier], Meta(max_length=64)] = []
     lease_seconds: LeaseSeconds = 30.0
     run_id: str | None = None
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
@@ -113,3 +172,42 @@ class ClaimIn(Struct, forbid_unknown_fields=True):
 class HeartbeatIn(Struct, forbid_unknown_fields=True):
     epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)]
     lease_seconds: LeaseSeconds = 30.0
+
+
+class ReserveIn(Struct, forbid_unknown_fields=True):
+    """Ask before a side effect. `business_object` names what it is done to, when the tool's `business_key` does not."""
+
+    lease: UUID
+    epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+    tool: Identifier | None = None
+    tool_version: Identifier | None = None
+    input: Raw = field(default_factory=Raw)
+    business_object: Text | None = None
+    compensates: UUID | None = None
+
+
+class OutcomeIn(Struct, forbid_unknown_fields=True):
+    lease: UUID
+    epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+    outcome: Literal["succeeded", "failed", "unknown"]
+    output: Raw = field(default_factory=Raw)
+    external_id: Text | None = None
+    error: ErrorIn | None = None
+
+
+class ReconcileIn(Struct, forbid_unknown_fields=True):
+    """What became of an unknown effect: under a lease by its worker, or without one, with a `reason`, by an operator."""
+
+    result: Literal["succeeded", "failed"]
+    lease: UUID | None = None
+    epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)] | None = None
+    reason: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    output: Raw = field(default_factory=Raw)
+    external_id: Text | None = None
+    evidence: Raw = field(default_factory=Raw)
+    error: ErrorIn | None = None
+
+
+class SignalIn(Struct, forbid_unknown_fields=True):
+    name: Identifier
+    payload: Raw = field(default_factory=Raw)

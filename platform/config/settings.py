@@ -221,7 +221,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 2, "socket_connect_timeout": 1}
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
-    "runs.sweep_leases": {"task": "runs.sweep_leases", "schedule": 1.0},
+    "runs.sweep": {"task": "runs.sweep", "schedule": 1.0},
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
     "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},
 }

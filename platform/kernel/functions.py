@@ -55,7 +55,7 @@ class SqlFunctions(Operation):
                 for f in select oid from pg_proc where proname = '{name}' and pronamespace = 'public'::regnamespace loop
                     execute 'drop function ' || f;
                 end loop;
-            end $$"""
+            end $$"""  # noqa: S608  names of our own files
             for text in texts
             for name in _CREATED.findall(text)
         ]

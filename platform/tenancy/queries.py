@@ -18,6 +18,7 @@ SCOPES: Final = (
     "runs:write",
     "runs:operate",
     "work:claim",
+    "effects:write",
     "members:read",
     "members:write",
     "keys:read",

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kernel.moments import Moment
 from runs.states import RUN_MOVES
+from runs.wire import Identifier
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled", "dead_letter"]
 assert set(RUN_MOVES) == set(Status.__args__)  # type: ignore[attr-defined]
@@ -64,8 +65,18 @@ class WorkRun(Struct):
     task_id: str | UnsetType = UNSET
 
 
+class Wake(Struct):
+    """Why a step goes on after a wait or a loss; `payload` is that of the signal."""
+
+    reason: Literal["timer", "signal", "child", "timeout", "gate", "reconciled", "retry", "lease_lost", "operator"]
+    payload: Any = UNSET
+
+
 class Work(Struct):
-    """A step under lease. Every write of it carries `lease` and `epoch`. `resumed`: an earlier attempt was lost."""
+    """A step under lease. Every write of it carries `lease` and `epoch`. `resumed`: it was held before.
+
+    `compensates`: the effect that the step is there to undo.
+    """
 
     lease: UUID
     epoch: int
@@ -73,10 +84,16 @@ class Work(Struct):
     step: WorkStep
     run: WorkRun
     resumed: bool
+    wake: Wake | None
+    compensates: UUID | None
 
 
 class Heartbeat(Struct):
+    """`cancel_requested`: bring what is under way to an end before `cancel_at`; then the lease is taken."""
+
     expires_at: datetime
+    cancel_requested: bool
+    cancel_at: datetime | None
 
 
 class EventAnswer(Struct):
@@ -126,7 +143,8 @@ class StepAnswer(Struct):
     priority: int
     attempts: int
     max_attempts: int
-    due_at: datetime
+    due_at: datetime | None
+    wait: str | None
     started_at: datetime | None
     ended_at: datetime | None
 
@@ -194,8 +212,47 @@ class RunAnswer(Struct):
     wait: WaitAnswer | None
 
 
+Reason = Annotated[str, Meta(min_length=1, max_length=2000)]
+Action = Literal["retry", "resume", "compensate", "skip", "cancel"]
+
+
 class CancelIn(Struct, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(min_length=1, max_length=2000)]
+    """`grace_seconds`: how long workers that hold a lease may go on."""
+
+    reason: Reason
+    grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0
+
+
+class RecoverIn(Struct, forbid_unknown_fields=True):
+    """`step`: the one that stopped, when it is not all of them."""
+
+    action: Action
+    reason: Reason
+    step: Identifier | None = None
+
+
+class RecoverAnswer(Struct):
+    run_status: Status
+
+
+class RecoverManyIn(Struct, forbid_unknown_fields=True):
+    """The oldest runs in the dead letter that match, at most `limit`."""
+
+    action: Action
+    reason: Reason
+    workflow: Identifier | None = None
+    agent: Identifier | None = None
+    project: Identifier | None = None
+    created_from: Moment | None = None
+    created_to: Moment | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class RecoverManyAnswer(Struct):
+    """`results`: by run, the status it has now, or the code of the refusal. `left`: how many of the filter were not touched."""
+
+    results: dict[UUID, str]
+    left: int
 
 
 class VerifyAnswer(Struct):

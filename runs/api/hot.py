@@ -31,10 +31,12 @@ from runs.api.answers import (
     RunCreated,
     Work,
 )
-from runs.operations import Claimed
+from runs.operations import Claimed, Committed
 from runs.operations.commit import InvalidCommit
 from runs.operations.create import InvalidRun
 from runs.operations.refusals import (
+    EffectNotHeld,
+    EffectsOpen,
     LeaseExpired,
     LeaseLost,
     PlanConflict,
@@ -42,6 +44,7 @@ from runs.operations.refusals import (
     StaleEpoch,
     StaleHead,
     StepsOpen,
+    UnknownChild,
 )
 from runs.patch import PatchConflict
 from runs.wire import ClaimIn, CommitIn, HeartbeatIn, RunIn
@@ -87,13 +90,13 @@ def hot(method: str, action: str) -> Callable[[View], View]:
 @hot("POST", "runs:write")
 def create(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Create a run with its plan. `steps` stand in an order in which each depends only on steps before it."""
-    key, body = requests.idempotency_key(request, required=True), _body(request)
+    key, body = requests.idempotency_key(request, required=True), whole_body(request)
     wanted, digest = codec.decode_request(body, RunIn, max_bytes=len(body))
     created = operations.create_run(
         tenant=principal.tenant_id, principal=principal, request=wanted, digest=digest, body=body,
         idempotency_key=key or "", now=clock.now(),
     )  # fmt: skip
-    response = _json({"id": created.run_id}, status=201)
+    response = json_answer({"id": created.run_id}, status=201)
     response["Location"] = f"/api/v1/runs/{created.run_id}"
     return response
 
@@ -102,19 +105,23 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponse:
     summary="Commit a transition of a run", scope="runs:write", body=CommitIn, answer=CommitAnswer, idempotent=True,
     problems=(
         InvalidCommit, StaleEpoch, LeaseExpired, StaleHead, RunFinished, PatchConflict, PlanConflict, StepsOpen,
-        CredentialRefused, SubjectErased,
+        EffectNotHeld, EffectsOpen, UnknownChild, CredentialRefused, SubjectErased,
     ),
 ))  # fmt: skip
 @hot("POST", "runs:write")
 def commit(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResponse:
     """Events, a change of the state, a step's result, new steps and the run's end, in one transaction: all or nothing."""
-    key, body = requests.idempotency_key(request, required=True), _body(request)
+    key, body = requests.idempotency_key(request, required=True), whole_body(request)
     wanted, digest = codec.decode_request(body, CommitIn, max_bytes=len(body))
     done = operations.commit(
         tenant=principal.tenant_id, principal=principal, run_id=run_id,
         request=wanted, digest=digest, body=body, idempotency_key=key or "",
     )  # fmt: skip
-    return _json(
+    return commit_answer(done)
+
+
+def commit_answer(done: Committed) -> HttpResponse:
+    return json_answer(
         {
             "first_seq": done.first_seq, "last_seq": done.last_seq, "digest": done.digest.hex(), "head": done.head,
             "run_status": done.run_status, "runnable": done.runnable,
@@ -133,8 +140,9 @@ def claim(request: HttpRequest, principal: Principal) -> HttpResponse:
     """
     body = requests.json_body(request, max_bytes=_SMALL_BODY)
     work = operations.claim(
-        tenant=principal.tenant_id, principal=principal, request=codec.decode_as(body, ClaimIn, max_bytes=_SMALL_BODY)
-    )
+        tenant=principal.tenant_id, principal=principal, request=codec.decode_as(body, ClaimIn, max_bytes=_SMALL_BODY),
+        idempotency_key=requests.idempotency_key(request, required=False),
+    )  # fmt: skip
     return work_answer(work)
 
 
@@ -146,7 +154,7 @@ def work_answer(work: Claimed | None) -> HttpResponse:
     chosen = {
         name: orjson.Fragment(bytes(value)) for name, value in _members.decode(work.creation).items() if name != "steps"
     }
-    return _json(
+    return json_answer(
         {
             "lease": work.lease, "epoch": work.epoch, "expires_at": work.expires_at,
             "step": {"name": work.step, "attempt": work.attempt, "max_attempts": work.max_attempts},
@@ -154,9 +162,16 @@ def work_answer(work: Claimed | None) -> HttpResponse:
                 "id": work.run_id, "workflow": work.workflow, "workflow_version": work.workflow_version,
                 "agent_version": work.agent_version, "head": work.head, "last_seq": work.last_seq, **chosen,
             },
-            "resumed": work.attempt > 1,
+            "resumed": work.epoch > 1, "wake": _wake(work), "compensates": work.compensates,
         }
     )  # fmt: skip
+
+
+def _wake(work: Claimed) -> dict[str, object] | None:
+    if work.wake_reason is None:
+        return None
+    message = {} if work.wake_payload is None else _members.decode(work.wake_payload)
+    return {"reason": work.wake_reason} | {name: orjson.Fragment(bytes(value)) for name, value in message.items()}
 
 
 @describe("POST", Endpoint(
@@ -166,11 +181,13 @@ def work_answer(work: Claimed | None) -> HttpResponse:
 def heartbeat(request: HttpRequest, principal: Principal, lease: UUID) -> HttpResponse:
     """Extend a lease that is still held. `lease_lost`: stop working on the step; another worker has it, or the run is over."""
     body = requests.json_body(request, max_bytes=_SMALL_BODY)
-    expires_at = operations.heartbeat(
+    kept = operations.heartbeat(
         tenant=principal.tenant_id, principal=principal, lease=lease,
         request=codec.decode_as(body, HeartbeatIn, max_bytes=_SMALL_BODY),
     )  # fmt: skip
-    return _json({"expires_at": expires_at})
+    return json_answer(
+        {"expires_at": kept.expires_at, "cancel_requested": kept.cancel_at is not None, "cancel_at": kept.cancel_at}
+    )
 
 
 @describe("GET", Endpoint(summary="Read a run's log", scope="runs:read", query=EventsQuery, answer=EventsAnswer))
@@ -181,8 +198,12 @@ def events(request: HttpRequest, principal: Principal, run_id: UUID) -> HttpResp
     page = queries.events_for_key(
         tenant=principal.tenant_id, principal=principal, run_id=run_id, after=query.after, limit=query.limit
     )
-    return _json(
-        {"items": [event.as_json() for event in page.rows], "last_seq": page.last_seq, "next_after": page.next_after}
+    return json_answer(
+        {
+            "items": [event.as_json() for event in page.rows],
+            "last_seq": page.last_seq,
+            "next_after": page.next_after,
+        }
     )
 
 
@@ -197,7 +218,7 @@ def latest_checkpoint(request: HttpRequest, principal: Principal, run_id: UUID) 
     etag = f'"{view.version}"'
     if request.META.get("HTTP_IF_NONE_MATCH") == etag:
         return HttpResponse(status=304, headers={"ETag": etag})
-    response = _json(
+    response = json_answer(
         {
             "version": view.version, "seq": view.seq, "recorded_at": view.recorded_at, "head": view.head,
             "last_seq": view.last_seq, "skipped": view.skipped, "state": orjson.Fragment(view.state),
@@ -207,10 +228,10 @@ def latest_checkpoint(request: HttpRequest, principal: Principal, run_id: UUID) 
     return response
 
 
-def _json(value: object, status: int = 200) -> HttpResponse:
+def json_answer(value: object, status: int = 200) -> HttpResponse:
     return HttpResponse(codec.dumps(value), content_type="application/json", status=status)
 
 
-def _body(request: HttpRequest) -> bytes:
+def whole_body(request: HttpRequest) -> bytes:
     limit: int = settings.REQUEST_BODY_LIMIT
     return requests.json_body(request, max_bytes=limit)

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import hot, registry, views
+from runs.api import effects, hot, registry, views
 
 
 class IdentifierConverter:
@@ -35,6 +35,17 @@ urlpatterns = [
     path("runs/<uuid:run_id>", views.RunView.as_view()),
     path("runs/<uuid:run_id>/resume", views.ResumeView.as_view()),
     path("runs/<uuid:run_id>/cancel", views.CancelView.as_view()),
+    path("runs/<uuid:run_id>/recover", views.RecoverView.as_view()),
+    path("runs/recover", views.RecoverManyView.as_view()),
+    path("runs/<uuid:run_id>/signals", effects.signal),
+    path("runs/<uuid:run_id>/effects", effects.reserve),
+    path("runs/<uuid:run_id>/effects/<uuid:effect_id>/outcome", effects.outcome),
+    path("effects", effects.EffectsView.as_view()),
+    path("effects/<uuid:effect_id>", effects.EffectView.as_view()),
+    path("effects/<uuid:effect_id>/reconcile", effects.ReconcileView.as_view()),
+    path("gates", effects.GatesView.as_view()),
+    path("gates/<uuid:gate_id>/satisfy", effects.SatisfyView.as_view()),
+    path("gates/<uuid:gate_id>/refuse", effects.RefuseView.as_view()),
     path("runs/<uuid:run_id>/verify", views.VerifyView.as_view()),
     path("tools", registry.ToolsView.as_view()),
     path("tools/<identifier:tool>", registry.ToolView.as_view()),

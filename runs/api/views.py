@@ -12,13 +12,17 @@ from runs import operations, queries
 from runs.api import hot
 from runs.api.answers import (
     CancelIn,
+    RecoverAnswer,
+    RecoverIn,
+    RecoverManyAnswer,
+    RecoverManyIn,
     ResumeAnswer,
     RunAnswer,
     RunsAnswer,
     RunsQuery,
     VerifyAnswer,
 )
-from runs.operations.refusals import RunFinished
+from runs.operations.refusals import EffectsOpen, NotInDeadLetter, PlanConflict, RunFinished, StepsOpen
 from runs.queries import RunFilter
 
 
@@ -65,11 +69,54 @@ class CancelView(ApiView):
         summary="Cancel a run", scope="runs:operate", body=CancelIn, answer=None, status=204, problems=(RunFinished,)
     )
     def post(self, call: Context, run_id: UUID) -> None:
-        """End a run now. Its workers are refused from here on; the reason is kept, sealed."""
+        """End a run: now, or with a grace for what is leased. Its workers are refused from then on; the reason is kept, sealed."""
         queries.require_visible(principal=call.principal, run_id=run_id)
         operations.cancel_run(
-            tenant=call.tenant, run_id=run_id, reason=call.body.reason, actor=call.actor, now=call.now
+            tenant=call.tenant, run_id=run_id, reason=call.body.reason, grace_seconds=call.body.grace_seconds,
+            actor=call.actor, now=call.now,
+        )  # fmt: skip
+
+
+class RecoverView(ApiView):
+    @endpoint(
+        summary="Move a run out of the dead letter", scope="runs:operate", body=RecoverIn, answer=RecoverAnswer,
+        problems=(NotInDeadLetter, PlanConflict, EffectsOpen, StepsOpen, RunFinished),
+    )  # fmt: skip
+    def post(self, call: Context, run_id: UUID) -> Any:
+        """Retry or resume what stopped, skip it, undo what the run did, or cancel."""
+        queries.require_visible(principal=call.principal, run_id=run_id)
+        status = operations.recover_run(
+            tenant=call.tenant, run_id=run_id, action=call.body.action, step=call.body.step, reason=call.body.reason,
+            actor=call.actor, now=call.now,
+        )  # fmt: skip
+        return {"run_status": status}
+
+
+class RecoverManyView(ApiView):
+    @endpoint(
+        summary="Move many runs out of the dead letter",
+        scope="runs:operate",
+        body=RecoverManyIn,
+        answer=RecoverManyAnswer,
+    )
+    def post(self, call: Context) -> Any:
+        """The same to the oldest runs of a filter; repeat the call while `left` is not 0."""
+        request: RecoverManyIn = call.body
+        filters = RunFilter(
+            status=("dead_letter",), workflow=request.workflow, agent=request.agent, project=request.project,
+            created_from=request.created_from, created_to=request.created_to, agent_id=call.principal.agent_id,
+            projects=call.principal.project_ids,
+        )  # fmt: skip
+        ids, left = queries.oldest_runs(tenant=call.tenant, filters=filters, limit=request.limit)
+        results = operations.recover_runs(
+            tenant=call.tenant,
+            run_ids=ids,
+            action=request.action,
+            reason=request.reason,
+            actor=call.actor,
+            now=call.now,
         )
+        return {"results": results, "left": left}
 
 
 class VerifyView(ApiView):
@@ -81,7 +128,7 @@ class VerifyView(ApiView):
 
 
 _STEP = (
-    "name", "status", "depends_on", "queue", "priority", "attempts", "max_attempts", "due_at", "started_at", "ended_at",
+    "name", "status", "depends_on", "queue", "priority", "attempts", "max_attempts", "due_at", "wait", "started_at", "ended_at",
 )  # fmt: skip
 _ATTEMPT = ("step", "number", "epoch", "worker", "claimed_at", "heartbeat_at", "expires_at", "ended_at", "outcome")
 

@@ -1,13 +1,14 @@
 """The tables of runs.
 
-Rows are written by the database functions of the migrations only, under the lock of the run's row: that is what makes sequences
+Rows are written by the database functions of `runs/sql` only, under the lock of the run's row: that is what makes sequences
 gap-free, chains unforked and commits atomic. Foreign keys are composite and laid by the migrations. What a tenant registers is not
 part of a run and is written by its operations.
 """
 
+from runs.models.effect import Decision, Effect, Evidence, Gate, Grant, ToolUsage
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
 from runs.models.registry import Tool, Workflow
-from runs.models.run import Attempt, Run, Step, StepDependency
+from runs.models.run import Attempt, Queue, Run, Signal, Step, StepDependency
 
 __all__ = [
     "Anchor",
@@ -15,10 +16,18 @@ __all__ = [
     "Attempt",
     "Checkpoint",
     "Commit",
+    "Decision",
+    "Effect",
     "Event",
+    "Evidence",
+    "Gate",
+    "Grant",
+    "Queue",
     "Run",
+    "Signal",
     "Step",
     "StepDependency",
     "Tool",
+    "ToolUsage",
     "Workflow",
 ]

@@ -1,24 +1,36 @@
 """What changes a run. Each is one database function, one transaction; the answers and refusals are the protocol's (PROTOCOL.md)."""
 
 from runs.operations.commit import Committed, commit
-from runs.operations.control import anchor_heads, cancel_run, expire_leases
+from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
-from runs.operations.lease import Claimed, claim, heartbeat
+from runs.operations.effects import Decided, Reconciled, decide_gate, reconcile, reserve
+from runs.operations.lease import Claimed, Kept, claim, heartbeat
 from runs.operations.registry import register_tool, register_workflow, set_tool_enabled, set_workflow_enabled
+from runs.operations.signals import Signalled, signal
 
 __all__ = [
     "Claimed",
     "Committed",
     "Created",
+    "Decided",
+    "Kept",
+    "Reconciled",
+    "Signalled",
     "anchor_heads",
     "cancel_run",
     "claim",
     "commit",
     "create_run",
-    "expire_leases",
+    "decide_gate",
     "heartbeat",
+    "reconcile",
+    "recover_run",
+    "recover_runs",
     "register_tool",
     "register_workflow",
+    "reserve",
     "set_tool_enabled",
     "set_workflow_enabled",
+    "signal",
+    "sweep",
 ]

@@ -18,10 +18,11 @@ from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.operations.snapshot import snapshot
 from runs.patch import PatchConflict
+from runs.queries import ledger, registry
 from runs.queries import state as stored
 from runs.sealing import RunKey
 from runs.states import FAILURE_CLASSES
-from runs.wire import CheckpointIn, CommitIn, EventIn
+from runs.wire import CheckpointIn, CommitIn, EffectOutcomeIn, EventIn, StepResultIn
 from tenancy.queries import Principal
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _NO_CHANNELS: Final[Channels] = ([], [], [], [], [])
 COMMIT: Final = Call(
     "runs_commit",
     "uuid uuid int4 uuid uuid[] uuid uuid int4 uuid int4 bytea bytea int4 text[] text[] timestamptz[] jsonb[] bytea[] bytea "
-    "int4 text bytea int8[] int8[] int8[] int8[] int8[] text float8 jsonb text bytea bytea",
+    "int4 text bytea int8[] int8[] int8[] int8[] int8[] text float8 jsonb text bytea bytea jsonb jsonb",
     "text int8 int8 bytea int4 text text[] bool jsonb",
 )
 
@@ -102,7 +103,7 @@ def commit(
     """Apply a commit, all or nothing. `request`, `digest` and `body` are one JSON text: typed, digested, and as it was sent.
 
     Raises NotFound, StaleEpoch, LeaseExpired, StaleHead, RunFinished, PatchConflict, PlanConflict, StepsOpen,
-    IdempotencyKeyReused, CredentialRefused, SubjectErased, InvalidCommit.
+    EffectNotHeld, EffectsOpen, UnknownChild, IdempotencyKeyReused, CredentialRefused, SubjectErased, InvalidCommit.
     """
     lease = _check(request)
     guard.inspect(body)
@@ -113,7 +114,7 @@ def commit(
         params = _parameters(principal, run_id, run, key, lease, request, idempotency, digest, exact=last_try)
         code, first_seq, last_seq, chain, head, run_status, runnable, snapshot_due, detail = COMMIT.one(params)
         if code in ("ok", "replayed"):
-            if runnable and code == "ok":
+            if code == "ok" and (runnable or _gives_back(request)):
                 hints.publish(work_hint(tenant))
             if snapshot_due:
                 _pack(tenant, run_id)
@@ -132,6 +133,11 @@ def commit(
     raise AssertionError("unreachable")
 
 
+def _gives_back(request: CommitIn) -> bool:
+    """The step itself may be runnable again at once."""
+    return request.step is not None and request.step.outcome in ("waiting", "released")
+
+
 def _pack(tenant: UUID, run_id: UUID) -> None:
     """The commit is on disk and must be answered, whatever becomes of the snapshot: the next commit finds it due again."""
     try:
@@ -142,7 +148,7 @@ def _pack(tenant: UUID, run_id: UUID) -> None:
 
 def _check(request: CommitIn) -> UUID | None:
     """Refuse contradictions that need no database; the lease's id."""
-    changes_state = request.checkpoint or request.step or request.new_steps or request.run
+    changes_state = request.checkpoint or request.step or request.new_steps or request.run or request.effects
     if request.lease is None:
         if changes_state or request.epoch is not None:
             raise _invalid("lease", "Without a lease only events can be appended, and no epoch is presented.")
@@ -157,8 +163,13 @@ def _check(request: CommitIn) -> UUID | None:
         raise _invalid("head", "A change of the state or the plan presents the head it builds on.")
     if request.checkpoint and bool(request.checkpoint.state) == bool(request.checkpoint.patch):
         raise _invalid("checkpoint", "Send either the whole state or a patch.")
-    if request.step and request.step.outcome == "failed" and request.step.error is None:
-        raise _invalid("step/error", "A failure has a class.")
+    if request.step:
+        _check_result(request.step)
+    for index, effect in enumerate(request.effects):
+        if (effect.outcome == "failed") != (effect.error is not None):
+            raise _invalid(f"effects/{index}/error", "A failure, and nothing else, has an error.")
+    if len({effect.effect for effect in request.effects}) < len(request.effects):
+        raise _invalid("effects", "An effect has one outcome.")
     if (
         request.run
         and request.run.outcome == "completed"
@@ -174,6 +185,30 @@ def _check(request: CommitIn) -> UUID | None:
         return UUID(request.lease)
     except ValueError as error:
         raise _invalid("lease", "This is not the id of a lease.") from error
+
+
+def _check_result(step: StepResultIn) -> None:
+    if step.outcome == "failed" and step.error is None:
+        raise _invalid("step/error", "A failure has a class.")
+    if (step.outcome == "waiting") != (step.wait is not None):
+        raise _invalid("step/wait", "Who ends an attempt by waiting, and nobody else, says for what.")
+    if step.wait is None:
+        return
+    if sum(part is not None for part in (step.wait.timer, step.wait.signal, step.wait.child)) != 1:
+        raise _invalid("step/wait", "Wait for exactly one of timer, signal and child.")
+    if step.wait.timer and (step.wait.timer.seconds is None) == (step.wait.timer.until is None):
+        raise _invalid("step/wait/timer", "Give either seconds or until.")
+
+
+def _wait(step: StepResultIn | None) -> dict[str, Any] | None:
+    if step is None or step.wait is None:
+        return None
+    if step.wait.timer:
+        return {"kind": "timer", "seconds": step.wait.timer.seconds, "until": step.wait.timer.until}
+    if step.wait.signal:
+        return {"kind": "signal", "name": step.wait.signal.name, "seconds": step.wait.signal.timeout_seconds}
+    assert step.wait.child is not None
+    return {"kind": "child", "id": step.wait.child.run_id, "seconds": step.wait.child.timeout_seconds}
 
 
 def _parameters(
@@ -192,6 +227,7 @@ def _parameters(
     for event in request.events:
         _add_event(events, key, run_id, event)
 
+    effects = [_add_effect(events, principal.tenant_id, key, run_id, effect) for effect in request.effects]
     position, kind, sealed_body, channels = None, None, None, _NO_CHANNELS
     if request.checkpoint is not None:
         assert request.head is not None
@@ -209,6 +245,10 @@ def _parameters(
         if result.outcome == "succeeded":
             outcome, sealed = "succeeded", sealing.seal_event(key, run_id, sealing.members(output=result.output))
             events.add("step_succeeded", sealed.blob, sealed.commitment)
+        elif result.outcome != "failed":
+            outcome, sealed = result.outcome, sealing.seal_event(key, run_id, sealing.members(output=result.output))
+            kind_of_event = "step_waiting" if result.outcome == "waiting" else "lease_released"
+            events.add(kind_of_event, sealed.blob, sealed.commitment)
         else:
             assert result.error is not None
             outcome, retry_after = FAILURE_CLASSES[result.error.class_], result.error.retry_after
@@ -228,6 +268,7 @@ def _parameters(
         events.types, _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels), _sparse(events.payloads),
         b"".join(events.commitments), position, kind, sealed_body, *channels, outcome, retry_after,
         None if request.new_steps is None else msgspec.to_builtins(request.new_steps), run_outcome, run_payload, run_commitment,
+        effects or None, _wait(request.step),
     )  # fmt: skip
 
 
@@ -241,6 +282,33 @@ def _add_event(events: _Events, key: DataKey, run_id: UUID, event: EventIn) -> N
     events.add(
         event.type, sealed.blob, sealed.commitment, step=event.step, occurred=event.occurred_at, labels=event.labels
     )
+
+
+def _add_effect(events: _Events, tenant: UUID, key: DataKey, run_id: UUID, outcome: EffectOutcomeIn) -> dict[str, Any]:
+    """The event of an outcome, and what the ledger must know of it."""
+    tool = ledger.tool_of(tenant=tenant, effect_id=outcome.effect)
+    labels = {"effect": str(outcome.effect), "tool": "unknown" if tool is None else tool.name}
+    if (
+        outcome.outcome == "succeeded"
+        and tool is not None
+        and registry.validate_output(tool, bytes(outcome.output) or b"null")
+    ):
+        # It happened, whatever its output looks like.
+        labels["output"] = "invalid"
+    if outcome.error is not None:
+        labels["class"] = outcome.error.class_
+    text = sealing.members(output=outcome.output, external_id=_json(outcome.external_id), error=_json(outcome.error))
+    sealed = sealing.seal_event(key, run_id, text, labels=labels)
+    events.add(f"effect_{outcome.outcome}", sealed.blob, sealed.commitment, labels=labels)
+    error = outcome.error
+    return {
+        "effect": outcome.effect, "outcome": outcome.outcome, "event": len(events.types),
+        "class": error and error.class_, "retry_after": error and error.retry_after,
+    }  # fmt: skip
+
+
+def _json(value: object) -> bytes | None:
+    return None if value is None else msgspec.json.encode(value)
 
 
 def _checkpoint(

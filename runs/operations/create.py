@@ -16,6 +16,7 @@ from privacy import operations as privacy_ops
 from runs import sealing
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
+from runs.queries import ledger
 from runs.sealing import RunKey
 from runs.wire import RunIn, StepIn
 from tenancy.models import Agent, Project
@@ -24,7 +25,7 @@ from tenancy.queries import Principal
 # The run, its steps and its first event.
 CREATE: Final = Call(
     "runs_create",
-    "uuid uuid int4 uuid uuid text text uuid text uuid int4 uuid jsonb jsonb bytea bytea bytea bytea jsonb bytea bytea",
+    "uuid uuid int4 uuid uuid text text uuid text uuid int4 uuid jsonb jsonb bytea bytea bytea bytea jsonb bytea bytea uuid float8",
     "text uuid jsonb",
 )
 
@@ -87,6 +88,7 @@ def create_run(
             place.data_key_id, request.labels, request.versions,
             _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
             creation_key, digest, msgspec.to_builtins(request.steps), sealed.blob, sealed.commitment,
+            request.parent_run_id, request.deadline_seconds,
         )  # fmt: skip
         code, created, detail = CREATE.one(params)
         if code in ("ok", "replayed"):
@@ -102,6 +104,11 @@ def create_run(
 
 def _place(tenant: UUID, principal: Principal, request: RunIn, now: datetime) -> _Place:
     """Where the run belongs: project, agent, subject. A key that is bound decides what the request leaves open."""
+    if (
+        request.parent_run_id is not None
+        and not ledger.visible_runs(principal).filter(id=request.parent_run_id).exists()
+    ):
+        raise _invalid("parent_run_id", "There is no such run.")
     projects = Project.objects.all()
     if principal.project_ids is not None:
         projects = projects.filter(id__in=principal.project_ids)

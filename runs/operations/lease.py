@@ -16,16 +16,22 @@ from tenancy.queries import Principal
 # Leases the most urgent runnable step, skipping runs that someone is changing.
 CLAIM: Final = Call(
     "runs_claim",
-    "uuid uuid int4 uuid uuid[] text text[] uuid float8",
-    "text uuid int4 timestamptz text int4 int4 uuid text text text uuid int4 int8 bytea",
+    "uuid uuid int4 uuid uuid[] text text[] uuid float8 text[] bytea",
+    "text uuid int4 timestamptz text int4 int4 uuid text text text uuid int4 int8 bytea text bytea uuid",
 )
 # Extends a lease that is still held.
-HEARTBEAT: Final = Call("runs_heartbeat", "uuid uuid int4 uuid uuid[] uuid int4 float8", "text timestamptz jsonb")
+HEARTBEAT: Final = Call(
+    "runs_heartbeat", "uuid uuid int4 uuid uuid[] uuid int4 float8", "text timestamptz timestamptz jsonb"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A step under lease. `creation` is the JSON object with the run's input, correlation_id and task_id."""
+    """A step under lease. `creation` is the JSON object with the run's input, correlation_id and task_id.
+
+    `wake_reason` says why the step goes on after a wait or a loss; `wake_payload` is the JSON object with a signal's `payload`.
+    `compensates` is the effect that the step was planned to undo.
+    """
 
     lease: UUID
     epoch: int
@@ -40,41 +46,57 @@ class Claimed:
     head: int
     last_seq: int
     creation: bytes
+    wake_reason: str | None
+    wake_payload: bytes | None
+    compensates: UUID | None
 
 
-def claim(*, tenant: UUID, principal: Principal, request: ClaimIn) -> Claimed | None:
-    """Lease one runnable step to a worker; None when there is nothing to do now."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A lease that is held until `expires_at`. `cancel_at`: the run is being cancelled, and then its worker is refused."""
+
+    expires_at: datetime
+    cancel_at: datetime | None
+
+
+def claim(
+    *, tenant: UUID, principal: Principal, request: ClaimIn, idempotency_key: str | None = None
+) -> Claimed | None:
+    """Lease one runnable step to a worker; None when there is nothing to do now. The same key is given the same lease again."""
     run_id = None if request.run_id is None else _uuid(request.run_id)
+    claim_key = (
+        None if idempotency_key is None else keys.keyed_digest(tenant=tenant, label=b"claim", value=idempotency_key)
+    )
     params = (
         tenant, principal.id, principal.version, principal.agent_id, _list(principal.project_ids), request.worker,
-        request.queues, run_id, float(request.lease_seconds),
+        list(dict.fromkeys(request.queues)), run_id, float(request.lease_seconds), request.capabilities, claim_key,
     )  # fmt: skip
     code, lease, epoch, expires_at, step, attempt, max_attempts, run, *rest = CLAIM.one(params)
     if code == "nothing":
         return None
     if code != "ok":
         raise refusal(code, run_id=run_id, detail=None)
-    workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload = rest
+    workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload, reason, woken, compensates = rest
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
     creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=payload).body
+    message = None if woken is None else codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=woken).body
     return Claimed(
         lease=lease, epoch=epoch, expires_at=expires_at, step=step, attempt=attempt, max_attempts=max_attempts, run_id=run,
         workflow=workflow, workflow_version=workflow_version, agent_version=agent_version, head=head, last_seq=last_seq,
-        creation=creation,
+        creation=creation, wake_reason=reason, wake_payload=message, compensates=compensates,
     )  # fmt: skip
 
 
-def heartbeat(*, tenant: UUID, principal: Principal, lease: UUID, request: HeartbeatIn) -> datetime:
-    """Extend a lease; when it ends now. Raises NotFound, LeaseLost (also when the run was cancelled: stop working)."""
+def heartbeat(*, tenant: UUID, principal: Principal, lease: UUID, request: HeartbeatIn) -> Kept:
+    """Extend a lease. Raises NotFound, LeaseLost (also when the run was cancelled: stop working)."""
     params = (
         tenant, principal.id, principal.version, principal.agent_id, _list(principal.project_ids), lease,
         request.epoch, float(request.lease_seconds),
     )  # fmt: skip
-    code, expires_at, detail = HEARTBEAT.one(params)
+    code, expires_at, cancel_at, detail = HEARTBEAT.one(params)
     if code != "ok":
         raise refusal(code, run_id=None, detail=detail)
-    assert isinstance(expires_at, datetime)
-    return expires_at
+    return Kept(expires_at, cancel_at)
 
 
 def work_hint(tenant: UUID) -> str:

@@ -55,6 +55,58 @@ class PlanConflict(DomainError):
     title = "The plan does not fit"
 
 
+class EffectNotHeld(DomainError):
+    """The effect is not in flight under this lease."""
+
+    code = "effect_not_held"
+    status = 409
+    title = "This effect is not yours to close"
+
+
+class EffectsOpen(DomainError):
+    code = "effects_open"
+    status = 409
+    title = "The outcome of an effect is missing"
+
+
+class EffectNotUnknown(DomainError):
+    code = "effect_not_unknown"
+    status = 409
+    title = "The outcome of this effect is known"
+
+
+class TooEarly(DomainError):
+    """ "Not found" proves nothing yet: the call may still be under way."""
+
+    code = "too_early"
+    status = 409
+    title = "It is too early to say that it did not happen"
+
+
+class ContradictingEvidence(DomainError):
+    code = "contradicting_evidence"
+    status = 409
+    title = "There is evidence that it did happen"
+
+
+class GateDecided(DomainError):
+    code = "gate_decided"
+    status = 409
+    title = "This gate is decided"
+
+
+class NotInDeadLetter(DomainError):
+    code = "not_in_dead_letter"
+    status = 409
+    title = "The run is not in the dead letter"
+
+
+class UnknownChild(DomainError):
+    code = "unknown_child"
+    status = 422
+    title = "There is no such child run"
+
+
 def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) -> DomainError:
     """The error for a code that a database function of this app answered."""
     extra = dict(detail or {})
@@ -88,6 +140,34 @@ def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) ->
         case "step_exists" | "unknown_dependency" | "unknown_step":
             reason = {"step_exists": "exists already", "unknown_dependency": "does not stand earlier in the plan"}
             return PlanConflict(f"Step {extra.get('step')!r} {reason.get(code, 'does not exist')}.", extra=extra)
+        case "effect_not_held":
+            return EffectNotHeld(
+                f"It is {extra.get('status') or 'unknown to this run'}; nothing was written.", extra=extra
+            )
+        case "effects_open":
+            return EffectsOpen(
+                "Bring the outcome of the effect, or reconcile it, first.",
+                hint=f"GET /api/v1/effects/{extra.get('effect')}",
+                extra=extra,
+            )
+        case "effect_not_unknown":
+            return EffectNotUnknown(f"It is {extra.get('status')}.", extra=extra)
+        case "too_early":
+            return TooEarly(
+                "Ask the service again after retry_after seconds, and report what it says then.", extra=extra
+            )
+        case "contradicting_evidence":
+            return ContradictingEvidence("An operator must look at it.", extra=extra)
+        case "gate_decided":
+            return GateDecided(f"It is {extra.get('status')}.", extra=extra)
+        case "not_in_dead_letter":
+            return NotInDeadLetter(f"It is {extra.get('run_status')}.", extra=extra)
+        case "steps_left":
+            return StepsOpen(
+                f"Step {extra.get('step')!r} is in the dead letter too: name none to act on all.", extra=extra
+            )
+        case "unknown_child":
+            return UnknownChild("Nothing was written.")
         case "subject_changed":
             return SubjectErased("Nothing new is stored for it.")
     raise AssertionError(f"unknown answer {code!r}")

@@ -10,7 +10,19 @@ from runs.queries.checkpoints import (
     latest_checkpoint,
 )
 from runs.queries.inspect import AttemptRow, RunDetail, StepRow, WaitReason, get_run, require_visible
-from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs
+from runs.queries.ledger import (
+    EffectDetail,
+    EffectFilter,
+    EffectPage,
+    EffectRow,
+    GatePage,
+    GateRow,
+    effects_of_run,
+    get_effect,
+    list_effects,
+    list_gates,
+)
+from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs, oldest_runs
 from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
 from runs.queries.registry import (
     UnknownTool,
@@ -31,8 +43,14 @@ __all__ = [
     "Change",
     "CheckpointRow",
     "CheckpointView",
+    "EffectDetail",
+    "EffectFilter",
+    "EffectPage",
+    "EffectRow",
     "EventPage",
     "EventRow",
+    "GatePage",
+    "GateRow",
     "ResumePlan",
     "RunDetail",
     "RunFilter",
@@ -45,16 +63,21 @@ __all__ = [
     "checkpoint",
     "checkpoint_diff",
     "checkpoints_page",
+    "effects_of_run",
     "event_payload",
     "events_for_key",
     "events_page",
+    "get_effect",
     "get_run",
     "get_tool",
     "get_workflow",
     "latest_checkpoint",
+    "list_effects",
+    "list_gates",
     "list_runs",
     "list_tools",
     "list_workflows",
+    "oldest_runs",
     "require_visible",
     "resume_plan",
     "tool_version",

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kernel.errors import NotFound
 from runs.models import Attempt, Run, Step, StepDependency
-from runs.queries import listing
+from runs.queries import ledger, listing
 from runs.queries.listing import RunRow
 from runs.states import RUN_ENDS
 from tenancy.queries import Principal
@@ -26,9 +26,12 @@ class StepRow:
     priority: int
     attempts: int
     max_attempts: int
-    due_at: datetime
+    due_at: datetime | None
     started_at: datetime | None
     ended_at: datetime | None
+    wait: str | None = None
+    wait_name: str | None = None
+    wait_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def get_run(*, tenant: UUID, run_id: UUID, now: datetime) -> RunDetail:
         StepRow(
             id=step.id, name=step.name, position=step.position, status=step.status, depends_on=tuple(depends.get(step.id, ())),
             queue=step.queue, priority=step.priority, attempts=step.attempts, max_attempts=step.max_attempts, due_at=step.due_at,
-            started_at=step.started_at, ended_at=step.ended_at,
+            started_at=step.started_at, ended_at=step.ended_at, wait=step.wait_kind, wait_name=step.wait_name, wait_id=step.wait_id,
         )
         for step in steps
     ]  # fmt: skip
@@ -103,12 +106,7 @@ def get_run(*, tenant: UUID, run_id: UUID, now: datetime) -> RunDetail:
 
 def require_visible(*, principal: Principal, run_id: UUID) -> None:
     """Raise NotFound unless the run is one that a bound key may see."""
-    runs = Run.objects.filter(id=run_id)
-    if principal.agent_id is not None:
-        runs = runs.filter(agent_id=principal.agent_id)
-    if principal.project_ids is not None:
-        runs = runs.filter(project_id__in=principal.project_ids)
-    if not runs.exists():
+    if not ledger.visible_runs(principal).filter(id=run_id).exists():
         raise NotFound("There is no such run.")
 
 
@@ -131,18 +129,40 @@ def _wait(run: RunRow, steps: list[StepRow], attempts: list[AttemptRow], now: da
             "dead_letter", name, f"{name or 'A step'} used up its attempts or failed for good.", run.completed_at or run.updated_at,
             "Nothing happens until an operator decides.",
         )  # fmt: skip
-    later = [step for step in steps if step.status == "runnable" and step.due_at > now]
-    ready = [step for step in steps if step.status == "runnable" and step.due_at <= now]
-    if ready:
-        first = ready[0]
+    ready = next((step for step in steps if step.status == "runnable"), None)
+    if ready is not None:
         return WaitReason(
-            "worker", first.name, f"{first.name} is ready and no worker of queue {first.queue} has taken it.", first.due_at,
-            "It starts when a worker claims it.",
+            "worker", ready.name, f"{ready.name} is ready and no worker of queue {ready.queue} has taken it.",
+            ready.due_at or run.updated_at, "It starts when a worker claims it.",
         )  # fmt: skip
-    if later:
-        first = min(later, key=lambda step: step.due_at)
-        return WaitReason(
-            "retry", first.name, f"{first.name} failed and is tried again: attempt {first.attempts + 1} of {first.max_attempts}.",
-            run.updated_at, f"The next attempt is due at {first.due_at:%H:%M:%S} UTC.",
-        )  # fmt: skip
+    waiting = next((step for step in steps if step.status == "waiting"), None)
+    if waiting is not None:
+        return _waits_for(waiting, run)
     return None
+
+
+def _waits_for(step: StepRow, run: RunRow) -> WaitReason:
+    until = "" if step.due_at is None else f" It goes on at {step.due_at:%Y-%m-%d %H:%M:%S} UTC at the latest."
+    match step.wait:
+        case "retry":
+            detail = f"{step.name} failed and is tried again: attempt {step.attempts + 1} of {step.max_attempts}."
+            following = f"The next attempt is due at {step.due_at:%H:%M:%S} UTC."
+        case "timer":
+            detail, following = f"{step.name} sleeps.", f"It goes on at {step.due_at:%Y-%m-%d %H:%M:%S} UTC."
+        case "signal":
+            detail, following = (
+                f"{step.name} waits for the signal {step.wait_name}.",
+                "It goes on when the signal comes." + until,
+            )
+        case "child":
+            detail, following = (
+                f"{step.name} waits for run {step.wait_id}.",
+                "It goes on when that run is over." + until,
+            )
+        case "gate":
+            detail = f"{step.name} asked for something that needs a permission."
+            following = "It goes on when the gate is satisfied or refused."
+        case _:
+            detail = f"Nobody knows yet whether an effect of {step.name} happened."
+            following = "It goes on when that was found out: by the probe of its tool, or by an operator."
+    return WaitReason(step.wait or "reconciliation", step.name, detail, run.updated_at, following)

@@ -77,6 +77,13 @@ def list_runs(*, tenant: UUID, filters: RunFilter, cursor: str | None = None, li
     return RunPage(found, next_cursor, min(total, COUNT_CAP), total > COUNT_CAP)
 
 
+def oldest_runs(*, tenant: UUID, filters: RunFilter, limit: int) -> tuple[list[UUID], int]:
+    """The ids of the oldest runs of a filter, and how many more there are (counted up to COUNT_CAP)."""
+    matching = _matching(filters).order_by("created_at", "id").values_list("id", flat=True)
+    found = list(matching[: limit + COUNT_CAP])
+    return found[:limit], len(found) - len(found[:limit])
+
+
 def rows(runs: QuerySet[Run]) -> list[RunRow]:
     """Read models of runs: one query for the runs, one for their steps, one for their attempts."""
     found = list(

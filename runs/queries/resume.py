@@ -79,7 +79,7 @@ def resume_plan(*, tenant: UUID, run_id: UUID, now: datetime) -> ResumePlan:
 
 
 def _next(step: Step, expires_at: datetime | None, now: datetime) -> PlanStep:
-    action: Action = _ACTIONS.get(step.status) or ("claim" if step.due_at <= now else "wait")
+    action: Action = _ACTIONS.get(step.status) or "claim"
     return PlanStep(
         name=step.name, action=action, attempt=step.attempts + (action in ("claim", "wait")), max_attempts=step.max_attempts,
         due_at=step.due_at if action in ("claim", "wait") else None, expires_at=expires_at,

@@ -1,30 +1,66 @@
--- Ends a run: what is leased is taken from its worker; what is open is skipped, or kept for an operator after a dead letter.
-create function runs_end(p_tenant uuid, p_run uuid, p_at timestamptz, p_status text) returns void language plpgsql as $$
+-- Ends a run. What is leased is taken from its worker, and what is in flight becomes unknown; what is open is skipped, or kept for an
+-- operator after a dead letter.
+create function runs_end(p_tenant uuid, p_run uuid, p_at timestamptz, p_status text, inout seq bigint, inout digest bytea)
+language plpgsql as $$
 begin
+    select * into seq, digest from runs_lose_effects(p_tenant, p_run, null, p_at, seq, digest, 'operator');
+    select * into seq, digest from runs_cancel_effects(p_tenant, p_run, null, p_at, seq, digest);
     update runs_attempt set ended_at = p_at, outcome = 'cancelled'
     where tenant_id = p_tenant and run_id = p_run and ended_at is null;
     if p_status = 'dead_letter' then
-        update runs_step set status = 'runnable', lease_id = null
-        where tenant_id = p_tenant and run_id = p_run and status = 'leased';
+        update runs_step set status = 'blocked', lease_id = null
+        where tenant_id = p_tenant and run_id = p_run and status in ('leased', 'runnable');
     else
-        update runs_step set status = 'skipped', lease_id = null, ended_at = p_at
+        update runs_step set status = 'skipped', lease_id = null, wait_kind = null, due_at = null, ended_at = p_at
         where tenant_id = p_tenant and run_id = p_run
           and status in ('blocked', 'runnable', 'leased', 'waiting');
+        -- Whoever waits for this run as its child is woken by the sweep: no transaction locks two runs.
+        update runs_step set due_at = p_at where tenant_id = p_tenant and wait_id = p_run and status = 'waiting' and wait_kind = 'child';
     end if;
     insert into runs_anchordue (tenant_id, id) values (p_tenant, p_run) on conflict do nothing;
 end $$;
 
--- One durable transition: events, a change of the state, a step's result, new steps, the run's end. All or nothing.
--- `p_types` and its sister arrays hold the events in order, the ones that stand for the other parts included;
+-- Frees the steps that waited for one that succeeded or was skipped; the names of those that can go on.
+create function runs_free(p_tenant uuid, p_run uuid, p_at timestamptz, p_step uuid) returns text[] language plpgsql as $$
+declare
+    v_ids uuid[];
+    v_names text[];
+begin
+    with freed as (
+        update runs_step d set waiting_on = d.waiting_on - 1
+        from runs_stepdependency x
+        where x.tenant_id = p_tenant and x.depends_on_id = p_step and d.tenant_id = p_tenant and d.id = x.step_id
+        returning d.id, d.name, d.status, d.waiting_on, d.position)
+    select array_agg(id order by position), array_agg(name order by position) into v_ids, v_names
+    from freed where waiting_on = 0 and status = 'blocked';
+    perform runs_ready(p_tenant, p_run, p_at, null, v_ids);
+    return v_names;
+end $$;
+
+-- What a run is doing while it is not over: running while a step can go on, else waiting for what the first waiting step waits for.
+create function runs_doing(p_tenant uuid, p_run uuid, out status text, out waiting_for text) language plpgsql as $$
+begin
+    status := 'running';
+    perform from runs_step s
+    where s.tenant_id = p_tenant and s.run_id = p_run and s.status in ('runnable', 'leased') limit 1;
+    if found then return; end if;
+    select 'waiting', s.wait_kind into status, waiting_for from runs_step s
+    where s.tenant_id = p_tenant and s.run_id = p_run and s.status = 'waiting' order by s.position limit 1;
+    status := coalesce(status, 'running');
+end $$;
+
+-- One durable transition: events, outcomes of effects, a change of the state, a step's result, new steps, the run's end. All or
+-- nothing. `p_types` and its sister arrays hold the events in order, the ones that stand for the other parts included;
 -- `p_checkpoint_event` is the position of the checkpoint's. `p_appended` and `p_required` are the channels that a patch takes for
--- granted, `p_lists`, `p_values` and `p_removed` what it makes of channels.
+-- granted, `p_lists`, `p_values` and `p_removed` what it makes of channels. `p_effects`: [{effect, outcome, class, retry_after,
+-- event}], where `event` is a position. `p_wait`: {kind, name, id, seconds, until}.
 create function runs_commit(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid, p_data_key uuid,
     p_key_epoch integer, p_lease uuid, p_epoch integer, p_idempotency bytea, p_request bytea, p_head integer,
     p_types text[], p_steps text[], p_occurred timestamptz[], p_labels jsonb[], p_payloads bytea[], p_commitments bytea,
     p_checkpoint_event integer, p_kind text, p_body bytea, p_lists bigint[], p_values bigint[], p_removed bigint[],
     p_appended bigint[], p_required bigint[], p_outcome text, p_retry_after double precision, p_new_steps jsonb,
-    p_run_outcome text, p_run_payload bytea, p_run_commitment bytea,
+    p_run_outcome text, p_run_payload bytea, p_run_commitment bytea, p_effects jsonb, p_wait jsonb,
     out code text, out first_seq bigint, out last_seq bigint, out digest bytea, out head integer, out run_status text,
     out runnable text[], out snapshot_due boolean, out detail jsonb
 ) language plpgsql as $$
@@ -37,11 +73,14 @@ declare
     v_count integer := coalesce(array_length(p_types, 1), 0);
     v_step_ids uuid[];
     v_end text;
+    v_due timestamptz;
     v_last text[];
     v_bad text;
+    v_effect uuid;
 begin {enter}
     select x.project_id, x.agent_id, x.subject_id, x.data_key_id, x.status, x.last_seq, x.last_digest, x.head, x.base_version,
-           x.base_bytes, x.chain_count, x.chain_bytes, x.list_channels, x.value_channels, x.steps_total, x.steps_open,
+           x.base_bytes, x.chain_count, x.chain_bytes, x.list_channels, x.value_channels, x.steps_total, x.steps_open, x.ending,
+           x.waiting_for,
            exists (select from tenancy_apikey k
                    where k.tenant_id = p_tenant and k.id = p_key and k.version = p_key_version and k.revoked_at is null
                      and (k.expires_at is null or k.expires_at > clock_timestamp())) as key_valid
@@ -59,9 +98,6 @@ begin {enter}
     from runs_commit c where c.tenant_id = p_tenant and c.run_id = p_run and c.key_digest = p_idempotency;
     if found then return; end if;
 
-    if r.status in ({run_ends}) then
-        code := 'run_finished'; run_status := r.status; return;
-    end if;
     if r.data_key_id <> p_data_key then code := 'subject_changed'; return; end if;
     if r.subject_id is not null then
         perform from privacy_subject x
@@ -71,22 +107,31 @@ begin {enter}
 
     v_at := clock_timestamp();
     v_status := r.status;
+    if r.status in ({run_ends}) then
+        code := 'run_finished'; run_status := r.status;
+    end if;
     if p_lease is not null then
         select x.step_id, x.epoch, x.expires_at into a
         from runs_attempt x where x.tenant_id = p_tenant and x.id = p_lease and x.run_id = p_run;
-        if not found then code := 'lease_not_found'; return; end if;
-        select x.epoch, x.lease_id, x.status, x.attempts, x.max_attempts into s
+        if not found then code := coalesce(code, 'lease_not_found'); return; end if;
+        select x.epoch, x.lease_id, x.status, x.attempts, x.max_attempts, x.retry, x.deadline_seconds, x.started_at into s
         from runs_step x where x.tenant_id = p_tenant and x.id = a.step_id;
-        if a.epoch <> p_epoch or s.epoch <> p_epoch or s.lease_id is distinct from p_lease then
+        if code is null and (a.epoch <> p_epoch or s.epoch <> p_epoch or s.lease_id is distinct from p_lease) then
             code := 'stale_epoch';
             detail := jsonb_build_object('current_epoch', s.epoch, 'step_status', s.status);
-            return;
-        end if;
-        if a.expires_at <= v_at then
+        elsif code is null and a.expires_at <= v_at then
             code := 'lease_expired';
             detail := jsonb_build_object('current_epoch', s.epoch, 'expired_at', a.expires_at);
-            return;
         end if;
+    end if;
+    if code is not null then
+        if p_effects is not null then
+            perform runs_keep_evidence(p_tenant, p_run, p_key, p_lease, a.step_id, r.last_seq, r.last_digest, v_at, p_effects,
+                                       p_labels, p_payloads, p_commitments);
+        end if;
+        return;
+    end if;
+    if p_lease is not null then
         v_step_ids := array_fill(a.step_id, array[v_count]);
     end if;
 
@@ -100,6 +145,36 @@ begin {enter}
         p_outcome is distinct from 'succeeded' or r.steps_open > 1 or p_new_steps is not null) then
         code := 'steps_open';
         detail := jsonb_build_object('open', r.steps_open - (p_outcome is not distinct from 'succeeded')::int); return;
+    end if;
+    if p_effects is not null then
+        -- Lock them in one order, whatever order they were sent in.
+        perform from runs_effect e where e.tenant_id = p_tenant
+            and e.id in (select (x ->> 'effect')::uuid from jsonb_array_elements(p_effects) x) order by e.id for no key update;
+        select x ->> 'effect', coalesce(e.status, 'absent') into v_bad, run_status from jsonb_array_elements(p_effects) x
+        left join runs_effect e on e.tenant_id = p_tenant and e.id = (x ->> 'effect')::uuid
+            and e.status = 'in_flight' and e.lease_id = p_lease and e.epoch = p_epoch and e.run_id = p_run
+        where e.id is null limit 1;
+        if found then
+            code := 'effect_not_held';
+            detail := jsonb_build_object('effect', v_bad, 'status', (
+                select e.status from runs_effect e where e.tenant_id = p_tenant and e.id = v_bad::uuid and e.run_id = p_run));
+            run_status := null;
+            return;
+        end if;
+    end if;
+    if p_outcome = 'succeeded' then
+        select e.id into v_effect from runs_effect e
+        where e.tenant_id = p_tenant and e.run_id = p_run and e.step_id = a.step_id and e.status in ('in_flight', 'unknown')
+          and not exists (select from jsonb_array_elements(p_effects) x
+                          where (x ->> 'effect')::uuid = e.id and x ->> 'outcome' <> 'unknown') limit 1;
+        if found then code := 'effects_open'; detail := jsonb_build_object('effect', v_effect); return; end if;
+    end if;
+    if p_wait ->> 'kind' = 'child' then
+        -- The child's end waits for this lock, or this wait sees that it ended.
+        select case when y.status in ({run_ends}) then 'ended' else 'open' end into v_bad
+        from runs_run y where y.tenant_id = p_tenant and y.id = (p_wait ->> 'id')::uuid and y.id <> p_run
+          and (p_agent is null or y.agent_id = p_agent) and (p_projects is null or y.project_id = any (p_projects)) for share of y;
+        if not found then code := 'unknown_child'; return; end if;
     end if;
 
     if p_steps is not null then
@@ -147,41 +222,90 @@ begin {enter}
             end if;
         end if;
     end if;
+    if p_effects is not null then
+        perform runs_settle(p_tenant, v_at, r.last_seq, p_effects);
+    end if;
     r.last_seq := r.last_seq + v_count;
 
     if p_outcome is not null then
-        update runs_attempt set ended_at = v_at, outcome = case p_outcome when 'succeeded' then 'succeeded' else 'failed' end
+        if p_outcome = 'succeeded' then
+            v_end := 'succeeded';
+            select * into r.last_seq, r.last_digest
+            from runs_cancel_effects(p_tenant, p_run, a.step_id, v_at, r.last_seq, r.last_digest);
+        else
+            select * into r.last_seq, r.last_digest
+            from runs_lose_effects(p_tenant, p_run, p_lease, v_at, r.last_seq, r.last_digest,
+                case when p_outcome in ('failed', 'dead_letter') or p_run_outcome = 'failed' then 'operator' else 'worker' end);
+            -- The unknown effect that the step must know about before it goes on, one that others find out about first.
+            if p_outcome in ('unknown', 'retry') then
+                select e.id, e.settle_at into v_effect, v_due from runs_effect e
+                where e.tenant_id = p_tenant and e.run_id = p_run and e.step_id = a.step_id and e.status = 'unknown'
+                order by e.owner = 'worker', e.settle_at desc limit 1;
+            end if;
+            v_end := case
+                when p_outcome = 'released' then 'runnable'
+                when p_outcome = 'waiting' then 'waiting'
+                when p_outcome = 'failed' or p_run_outcome = 'failed' then 'failed'
+                when p_outcome = 'dead_letter' or p_outcome = 'unknown' and v_effect is null then 'dead_letter'
+                when s.attempts >= s.max_attempts then 'dead_letter'
+                else 'waiting' end;
+        end if;
+        update runs_attempt set ended_at = v_at, outcome = case
+            when p_outcome = 'succeeded' then 'succeeded' when p_outcome in ('waiting', 'released') then 'released' else 'failed' end
         where tenant_id = p_tenant and id = p_lease;
-        v_end := case
-            when p_outcome = 'succeeded' then 'succeeded'
-            when p_outcome = 'failed' or p_outcome = 'retry' and p_run_outcome = 'failed' then 'failed'
-            when p_outcome = 'retry' and s.attempts < s.max_attempts then 'runnable'
-            else 'dead_letter' end;
-        update runs_step set status = v_end, lease_id = null,
-            ended_at = case when v_end = 'runnable' then null else v_at end,
-            -- Full jitter under an exponential cap of 15 minutes; a provider's own retry-after is a lower bound.
-            due_at = case when v_end <> 'runnable' then due_at else v_at + make_interval(secs =>
-                coalesce(p_retry_after, 0) + random() * least(900, power(2, least(s.attempts, 20)))) end
-        where tenant_id = p_tenant and id = a.step_id;
-        if v_end = 'succeeded' then
-            r.steps_open := r.steps_open - 1;
-            with freed as (
-                update runs_step d set waiting_on = d.waiting_on - 1,
-                    status = case when d.waiting_on = 1 and d.status = 'blocked' then 'runnable' else d.status end, due_at = v_at
-                from runs_stepdependency x
-                where x.tenant_id = p_tenant and x.depends_on_id = a.step_id and d.tenant_id = p_tenant and d.id = x.step_id
-                returning d.name, d.status, d.position)
-            select coalesce(runnable, '{}')
-                || coalesce(array_agg(name order by position) filter (where status = 'runnable'), '{}')
-            into runnable from freed;
-            if r.steps_open = 0 and p_run_outcome is distinct from 'failed' then
-                v_last := array['run_completed']; r.status := 'completed';
+        if v_end = 'waiting' and p_wait is not null then
+            select (p_wait ->> 'kind'), least(v_at + make_interval(secs => (p_wait ->> 'seconds')::double precision),
+                                              (p_wait ->> 'until')::timestamptz)
+            into v_bad, v_due;
+            if v_bad = 'child' and exists (select from runs_run y where y.tenant_id = p_tenant and y.id = (p_wait ->> 'id')::uuid
+                                           and y.status in ({run_ends})) then
+                v_due := v_at;
+            end if;
+            update runs_step set status = 'waiting', lease_id = null, attempts = attempts - 1, due_at = v_due, wait_kind = v_bad,
+                wait_name = p_wait ->> 'name', wait_id = (p_wait ->> 'id')::uuid, wake_reason = null, wake_seq = null
+            where tenant_id = p_tenant and id = a.step_id;
+            if v_bad = 'signal' then
+                perform runs_take_signal(p_tenant, p_run, a.step_id, p_wait ->> 'name', v_at);
+            elsif v_due <= v_at then
+                perform runs_ready(p_tenant, p_run, v_at, case v_bad when 'child' then 'child' else 'timer' end, array[a.step_id]);
+            end if;
+        elsif v_end = 'waiting' then
+            if p_outcome = 'retry' or v_effect is not null and exists (
+                select from runs_effect e where e.tenant_id = p_tenant and e.id = v_effect and e.owner = 'worker') then
+                -- Full jitter under an exponential cap; a provider's own retry-after is a lower bound, and so is the time before which
+                -- nothing can be learnt of an unknown effect.
+                v_due := greatest(v_due, v_at + make_interval(secs => coalesce(p_retry_after, 0) + random() * least(
+                    coalesce((s.retry ->> 'max_seconds')::double precision, 900),
+                    coalesce((s.retry ->> 'initial_seconds')::double precision, 2)
+                    * power(coalesce((s.retry ->> 'factor')::double precision, 2), least(s.attempts - 1, 30)))));
+                v_bad := 'retry';
+                if v_due > s.started_at + make_interval(secs => s.deadline_seconds) then v_end := 'dead_letter'; end if;
+            else
+                v_due := null; v_bad := 'reconciliation';
+            end if;
+            if v_end = 'waiting' then
+                update runs_step set status = 'waiting', lease_id = null, due_at = v_due, wait_kind = v_bad,
+                    wait_id = case v_bad when 'reconciliation' then v_effect end
+                where tenant_id = p_tenant and id = a.step_id;
+                v_last := array['step_retry_scheduled'];
             end if;
         elsif v_end = 'runnable' then
-            v_last := array['step_retry_scheduled'];
+            update runs_step set attempts = attempts - 1 where tenant_id = p_tenant and id = a.step_id;
+            perform runs_ready(p_tenant, p_run, v_at, null, array[a.step_id]);
+        end if;
+        if v_end in ('succeeded', 'failed', 'dead_letter') then
+            update runs_step set status = v_end, lease_id = null, ended_at = v_at where tenant_id = p_tenant and id = a.step_id;
+        end if;
+        if v_end = 'succeeded' then
+            r.steps_open := r.steps_open - 1;
+            runnable := nullif(coalesce(runnable, '{}') || coalesce(runs_free(p_tenant, p_run, v_at, a.step_id), '{}'), '{}');
+            if r.steps_open = 0 and p_run_outcome is distinct from 'failed' then
+                r.status := coalesce(r.ending, 'completed');
+                v_last := array['run_' || r.status];
+            end if;
         elsif v_end = 'failed' then
             v_last := array['run_failed']; r.status := 'failed';
-        else
+        elsif v_end = 'dead_letter' then
             v_last := array['step_dead_letter', 'run_dead_letter']; r.status := 'dead_letter';
         end if;
     end if;
@@ -198,13 +322,18 @@ begin {enter}
                                      v_last[v_count:v_count], array[a.step_id], null, null, array[p_run_payload], p_run_commitment);
         r.last_seq := r.last_seq + v_count;
     end if;
+    if r.status in ({run_ends}) then
+        select * into r.last_seq, r.last_digest from runs_end(p_tenant, p_run, v_at, r.status, r.last_seq, r.last_digest);
+    elsif p_outcome is not null and runnable is null then
+        select * into r.status, r.waiting_for from runs_doing(p_tenant, p_run);
+    end if;
     update runs_run set last_seq = r.last_seq, last_digest = r.last_digest, head = r.head, base_version = r.base_version,
         base_bytes = r.base_bytes, chain_count = r.chain_count, chain_bytes = r.chain_bytes, list_channels = r.list_channels,
         value_channels = r.value_channels, steps_total = r.steps_total, steps_open = r.steps_open, updated_at = v_at
     where tenant_id = p_tenant and id = p_run;
     if r.status <> v_status then
-        perform runs_end(p_tenant, p_run, v_at, r.status);
-        update runs_run set status = r.status, completed_at = v_at where tenant_id = p_tenant and id = p_run;
+        update runs_run set status = r.status, waiting_for = case r.status when 'waiting' then r.waiting_for end,
+            completed_at = case when r.status in ({run_ends}) then v_at end where tenant_id = p_tenant and id = p_run;
     end if;
     insert into runs_commit (tenant_id, run_id, first_seq, last_seq, head, key_digest, request_digest, digest, run_status, runnable)
     values (p_tenant, p_run, first_seq, r.last_seq, r.head, p_idempotency, p_request, r.last_digest, r.status, runnable);

@@ -31,6 +31,24 @@ begin
     return v_digest;
 end $$;
 
+-- Appends one event of the platform's own. `p_labels` is canonical JSON (RFC 8785). Without a payload the commitment covers the labels
+-- alone: they are of the declared vocabulary, so it needs no salt.
+create function runs_mark(
+    p_tenant uuid, p_run uuid, inout seq bigint, inout digest bytea, p_at timestamptz, p_actor_kind text, p_actor uuid, p_lease uuid,
+    p_type text, p_step uuid, p_labels text, p_payload bytea default null, p_commitment bytea default null
+) language plpgsql as $$
+declare
+    v_meta bytea;
+begin
+    if p_labels is not null and p_payload is null then
+        v_meta := convert_to('{"labels":' || p_labels || ',"occurred_at":null}', 'UTF8');
+        p_commitment := sha256('\x736d726974693a6c6162656c733a763100'::bytea || int4send(octet_length(v_meta)) || v_meta);
+    end if;
+    digest := runs_append(p_tenant, p_run, seq, digest, p_at, p_actor_kind, p_actor, p_lease, array[p_type], array[p_step], null,
+                          case when p_labels is null then null else array[p_labels::jsonb] end, array[p_payload], p_commitment);
+    seq := seq + 1;
+end $$;
+
 create function runs_events(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid, p_after bigint, p_limit integer
 ) returns table (

@@ -8,6 +8,28 @@ begin
     );
 end $$;
 
+-- Makes steps runnable, each with its turn: one after the other behind the last turn of the run and of the queue. So a run with ten
+-- thousand steps and one that comes later take turns, and none of them starves.
+create function runs_ready(p_tenant uuid, p_run uuid, p_at timestamptz, p_reason text, p_steps uuid[])
+returns void language plpgsql as $$
+declare
+    v_turn bigint;
+    v_status text;
+begin
+    if array_length(p_steps, 1) is null then return; end if;
+    -- Nothing more is begun in a run that is being cancelled.
+    select r.turn, case when r.cancel_at is null then 'runnable' else 'blocked' end into v_turn, v_status from runs_run r where r.tenant_id = p_tenant and r.id = p_run;
+    with readied as (
+        update runs_step s set status = v_status, lease_id = null, due_at = p_at, wait_kind = null, wait_name = null, wait_id = null,
+            wake_reason = coalesce(p_reason, s.wake_reason),
+            turn = n.place + greatest(v_turn, coalesce(
+                (select q.turn from runs_queue q where q.tenant_id = p_tenant and q.name = s.queue), 0))
+        from unnest(p_steps) with ordinality n(id, place)
+        where s.tenant_id = p_tenant and s.id = n.id returning s.turn)
+    select max(readied.turn) into v_turn from readied;
+    update runs_run set turn = v_turn where tenant_id = p_tenant and id = p_run and turn < v_turn;
+end $$;
+
 -- Adds steps to a plan. `p_steps`: [{name, depends_on: [names], queue, priority, max_attempts}]. Answers null, or why it cannot be,
 -- before anything was written. A dependency stands earlier in the plan: that alone keeps the plan free of cycles. Query plans are
 -- made anew for each call: one kept from plans of two steps takes minutes for a plan of thousands.
@@ -34,10 +56,16 @@ begin
     if found then
         return jsonb_build_object('code', 'unknown_dependency', 'step', v_bad);
     end if;
-    insert into runs_step (tenant_id, id, run_id, name, position, status, waiting_on, queue, priority, attempts, max_attempts,
-                           epoch, due_at)
+    insert into runs_queue (tenant_id, id, name, turn, paused)
+    select distinct on (e ->> 'queue') p_tenant, uuidv7(), e ->> 'queue', 0, false from jsonb_array_elements(p_steps) e
+    on conflict (tenant_id, name) do nothing;
+    insert into runs_step (tenant_id, id, run_id, name, position, status, waiting_on, queue, priority, turn, requires, attempts,
+                           max_attempts, retry, deadline_seconds, epoch, due_at, compensates_id)
     select p_tenant, uuidv7(), p_run, e.value ->> 'name', p_from + e.ordinality - 1, 'blocked', 0, e.value ->> 'queue',
-           (e.value ->> 'priority')::smallint, 0, (e.value ->> 'max_attempts')::integer, 0, p_at
+           (e.value ->> 'priority')::smallint, 0,
+           (select array_agg(c) from jsonb_array_elements_text(nullif(e.value -> 'requires', 'null')) c), 0,
+           (e.value ->> 'max_attempts')::integer, nullif(e.value -> 'retry', 'null'),
+           (e.value ->> 'deadline_seconds')::double precision, 0, p_at, (e.value ->> 'compensates')::uuid
     from jsonb_array_elements(p_steps) with ordinality e;
     insert into runs_stepdependency (tenant_id, id, run_id, step_id, depends_on_id)
     select distinct on (s.id, d.id) p_tenant, uuidv7(), p_run, s.id, d.id
@@ -50,8 +78,9 @@ begin
         join runs_step d on d.tenant_id = x.tenant_id and d.id = x.depends_on_id
         where x.tenant_id = p_tenant and x.step_id = s.id and d.status not in ('succeeded', 'skipped'))
     where s.tenant_id = p_tenant and s.run_id = p_run and s.position >= p_from;
-    update runs_step s set status = 'runnable'
-    where s.tenant_id = p_tenant and s.run_id = p_run and s.position >= p_from and s.waiting_on = 0;
+    perform runs_ready(p_tenant, p_run, p_at, null, array(
+        select s.id from runs_step s
+        where s.tenant_id = p_tenant and s.run_id = p_run and s.position >= p_from and s.waiting_on = 0 order by s.position));
     return null;
 end $$;
 
@@ -59,6 +88,7 @@ create function runs_create(
     p_tenant uuid, p_key uuid, p_key_version integer, p_run uuid, p_project uuid, p_workflow text, p_workflow_version text,
     p_agent uuid, p_agent_version text, p_subject uuid, p_key_epoch integer, p_data_key uuid, p_labels jsonb, p_versions jsonb,
     p_correlation bytea, p_task bytea, p_creation_key bytea, p_request bytea, p_steps jsonb, p_payload bytea, p_commitment bytea,
+    p_parent uuid, p_deadline double precision,
     out code text, out run uuid, out detail jsonb
 ) language plpgsql as $$
 declare
@@ -78,11 +108,12 @@ begin
         tenant_id, id, project_id, workflow, workflow_version, agent_id, agent_version, subject_id, data_key_id, labels, versions,
         correlation_digest, task_digest, creation_key, creation_request, status, last_seq, last_digest, head, base_version,
         base_bytes, chain_count, chain_bytes, list_channels, value_channels, steps_total, steps_open, anchored_seq,
-        created_at, updated_at
+        turn, parent_run_id, deadline_at, created_at, updated_at
     ) values (
         p_tenant, p_run, p_project, p_workflow, p_workflow_version, p_agent, p_agent_version, p_subject, p_data_key, p_labels,
         p_versions, p_correlation, p_task, p_creation_key, p_request, 'pending', 0, v_genesis, 0, 0,
-        0, 0, 0, '{}', '{}', jsonb_array_length(p_steps), jsonb_array_length(p_steps), 0, v_at, v_at
+        0, 0, 0, '{}', '{}', jsonb_array_length(p_steps), jsonb_array_length(p_steps), 0,
+        0, p_parent, v_at + make_interval(secs => p_deadline), v_at, v_at
     ) on conflict (tenant_id, creation_key) do nothing;
     if not found then
         select r.id, r.creation_request, r.agent_id is not distinct from p_agent and r.project_id = p_project

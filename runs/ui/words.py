@@ -90,7 +90,8 @@ def why(detail: RunDetail, *, zone: tzinfo, now: datetime) -> Why | None:
                 gettext("Attempt %(next)s of %(most)s follows by itself.")
                 % {"next": step.attempts + 1, "most": step.max_attempts},
                 wait.since,
-                gettext("The next attempt is due %(time)s.") % {"time": moment_text(step.due_at, zone, today=now)},
+                gettext("The next attempt is due %(time)s.")
+                % {"time": moment_text(step.due_at or now, zone, today=now)},
                 _checked(detail, now),
             )
         case "dead_letter":

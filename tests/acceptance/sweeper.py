@@ -11,7 +11,7 @@ def main() -> None:
 
     while True:
         try:
-            operations.expire_leases()
+            operations.sweep()
         except Exception as error:
             print(f"sweep: {error!r}", flush=True)  # a killed PostgreSQL is back soon
         time.sleep(0.3)

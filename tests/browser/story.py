@@ -222,7 +222,7 @@ def _lose(house: House, lease: str) -> None:
             " expires_at = now() - interval '1 hour' where id = %s",
             [lease],
         )
-    assert runs_ops.expire_leases() >= 1
+    assert runs_ops.sweep() >= 1
 
 
 def _move(house: House, run: UUID, minutes: Minutes, *, ago: float) -> None:

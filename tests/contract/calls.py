@@ -46,8 +46,23 @@ class Desk:
             "version": "1",
         }
         admin = self.clients["admin"]
+        self._pay(agent, admin)
         self.sent(admin.put("tools/desk/versions/1", json={"side_effect": "none"}))
         self.sent(admin.put("workflows/desk/versions/1", json={}))
+
+    def _pay(self, agent: httpx.Client, admin: httpx.Client) -> None:
+        """An effect in flight under the desk's lease, and a gate of another run."""
+        for name, approval in (("pay", "never"), ("ask", "always")):
+            self.sent(admin.put(f"tools/{name}/versions/1", json={"side_effect": "none", "approval": approval}))
+        held = {"lease": self.work["lease"], "epoch": self.work["epoch"], "business_object": "1"}
+        sent = agent.post(f"runs/{self.run_id}/effects", json=held | {"tool": "pay"}, headers={"Idempotency-Key": "e"})
+        self.ids["effect_id"] = self.sent(sent)["effect"]
+        run = {"workflow": "w", "workflow_version": "1", "steps": [{"name": "first", "queue": "gated"}]}
+        other = self.sent(agent.post("runs", json=run, headers={"Idempotency-Key": "gated"}))["id"]
+        work = self.sent(agent.post("work/claim", json={"worker": "desk", "queues": ["gated"]}))
+        held = {"lease": work["lease"], "epoch": work["epoch"], "business_object": "1", "tool": "ask"}
+        asked = agent.post(f"runs/{other}/effects", json=held, headers={"Idempotency-Key": "g"})
+        self.ids["gate_id"] = self.sent(asked)["gate"]
 
     def close(self) -> None:
         for found in self.clients.values():
@@ -93,7 +108,36 @@ class Desk:
                 key="agent",
                 free=("/events/0/input", "/events/0/output", "/events/0/payload", "/checkpoint/state/a", "/step/output"),
             ),
-            Write("POST", "runs/{run_id}/cancel", {"reason": "enough"}),
+            Write("POST", "runs/{run_id}/cancel", {"reason": "enough", "grace_seconds": 1}),
+            Write("POST", "runs/recover", {
+                "action": "cancel", "reason": "enough", "workflow": "w", "agent": "clerk", "project": "main", "created_from": later,
+                "created_to": later, "limit": 10,
+            }),
+            Write("POST", "runs/{run_id}/signals", {"name": "answer", "payload": payload}, key="agent", free=("/payload",)),
+            Write(
+                "POST", "runs/{run_id}/effects",
+                {
+                    "lease": str(self.work["lease"]), "epoch": self.work["epoch"], "tool": "pay", "tool_version": "1",
+                    "input": payload, "business_object": "INV-1",
+                },
+                key="agent", free=("/input",),
+            ),
+            Write(
+                "POST", "runs/{run_id}/effects/{effect_id}/outcome",
+                {
+                    "lease": str(self.work["lease"]), "epoch": self.work["epoch"], "outcome": "succeeded", "output": payload,
+                    "external_id": "TX-1",
+                },
+                key="agent", free=("/output",),
+            ),
+            Write("POST", "gates/{gate_id}/satisfy", {"reason": "looked at it"}),
+            Write("POST", "gates/{gate_id}/refuse", {"reason": "looked at it"}),
+            Write("POST", "runs/{run_id}/recover", {"action": "retry", "reason": "it is mended", "step": "first"}),
+            Write(
+                "POST", "effects/{effect_id}/reconcile",
+                {"result": "failed", "reason": "asked", "output": payload, "external_id": "TX-1", "evidence": payload},
+                free=("/output", "/evidence"),
+            ),
             Write(
                 "POST", "work/claim",
                 {"worker": "w", "queues": ["none"], "lease_seconds": 30, "wait_seconds": 0, "run_id": str(self.run_id)},

@@ -184,8 +184,8 @@ def test_writes_without_a_body_take_none(desk: "Desk", name: str) -> None:
 def test_odd_headers(desk: "Desk", name: str) -> None:
     write = desk.writes()[name]
     good = json.dumps(write.body).encode()
-    # The two calls that are asked again and again keep no answers: repeating them is harmless.
-    for key in () if name.startswith("POST work/") else ("", "k" * 256, "a\tb"):
+    # A heartbeat keeps no answers: repeating it is harmless.
+    for key in () if name.endswith("/heartbeat") else ("", "k" * 256, "a\tb"):
         assert refusal(desk.send(write, good, **{"Idempotency-Key": key}), 400, 422)
     for header in ("Bearer", "Bearer smr_", "Basic eDp5", "Bearer " + "x" * 5000, 'Bearer smr_x"\\'):
         assert refusal(desk.send(write, good, Authorization=header))["status"] == 401

@@ -35,7 +35,7 @@ DEFINER_FUNCTIONS = {
         "key_by_prefix(text)": "the key with a prefix",
         "memberships_of(uuid)": "the tenants that a user may enter",
         "audit_unsealed_tenants()": "tenants, ids only",
-        "runs_expired_leases(integer)": "tenants and leases, ids only",
+        "runs_due(integer)": "tenants and what is due in them, ids only",
         "runs_unanchored(integer)": "tenants, ids only",
     },
     "vault": {},

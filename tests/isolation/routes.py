@@ -28,6 +28,25 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "runs/{run_id}/resume", None),
     ("POST", "runs/{run_id}/cancel", {"reason": "a stranger's wish"}),
     ("GET", "runs/{run_id}/verify", None),
+    ("POST", "runs/{run_id}/recover", {"action": "retry", "reason": "a stranger's wish"}),
+    ("POST", "runs/recover", {"action": "retry", "reason": "a stranger's wish"}),
+    ("POST", "runs/{run_id}/signals", {"name": "answer"}),
+    (
+        "POST",
+        "runs/{run_id}/effects",
+        {"lease": "0197b0a0-0000-7000-8000-000000000000", "epoch": 1, "tool": "pay", "business_object": "x"},
+    ),
+    (
+        "POST",
+        "runs/{run_id}/effects/{effect_id}/outcome",
+        {"lease": "0197b0a0-0000-7000-8000-000000000000", "epoch": 1, "outcome": "succeeded"},
+    ),
+    ("GET", "effects", None),
+    ("GET", "effects/{effect_id}", None),
+    ("POST", "effects/{effect_id}/reconcile", {"result": "succeeded", "reason": "a stranger's wish"}),
+    ("GET", "gates", None),
+    ("POST", "gates/{gate_id}/satisfy", {"reason": "a stranger's wish"}),
+    ("POST", "gates/{gate_id}/refuse", {"reason": "a stranger's wish"}),
     ("POST", "work/claim", {"worker": "stranger"}),
     ("POST", "work/{lease}/heartbeat", {"epoch": 1}),
     ("GET", "projects", None),
@@ -82,7 +101,9 @@ PAGES = [
 def listed() -> set[str]:
     """The lists in the resolver's form."""
     converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
-    converters |= {f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id")}
+    converters |= {
+        f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
+    }
     converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}
     for plain, converted in converters.items():

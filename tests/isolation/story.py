@@ -13,6 +13,7 @@ from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
 from tests.cast import House, client, make_house
+from tests.runs.driver import expire
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Story:
     house: House
     run_id: UUID
     lease: UUID
+    effect: str
+    gate: str
     project: str
     agent: str
     words: tuple[str, ...]
@@ -31,6 +34,8 @@ class Story:
         return {
             "run_id": self.run_id,
             "lease": self.lease,
+            "effect_id": self.effect,
+            "gate_id": self.gate,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
             "tool": f"{self.project}.tool",
@@ -67,6 +72,7 @@ def tell(name: str) -> Story:
         work_2 = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run_2}))
         end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}
         _sent(agent.post(f"/runs/{run_2}/commit", json=end, headers={"Idempotency-Key": "c2"}))
+    effect, gate = _pay(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
     with tenant_scope(house.id):
@@ -83,6 +89,8 @@ def tell(name: str) -> Story:
         house=house,
         run_id=UUID(run),
         lease=UUID(work["lease"]),
+        effect=effect,
+        gate=gate,
         project=word,
         agent=word,
         words=(
@@ -91,10 +99,37 @@ def tell(name: str) -> Story:
             str(house.id),
             run,
             work["lease"],
+            effect,
+            gate,
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),
     )
+
+
+def _pay(house: House, word: str, body: dict[str, Any]) -> tuple[str, str]:
+    """An effect whose worker was lost and came back too late, and one behind a gate that was satisfied."""
+    pay = {"side_effect": "irreversible", "business_key": "{say}", "limits": {"calls_per_day": 9}}
+    with client(house.keys["admin"]) as admin, client(house.keys["agent"]) as agent:
+        for name, approval in (("pay", "never"), ("ask", "always")):
+            _sent(admin.put(f"/tools/{word}.{name}/versions/1", json=pay | {"approval": approval}))
+        run = _sent(agent.post("/runs", json=body, headers={"Idempotency-Key": "r3"}))["id"]
+        _sent(
+            agent.post(f"/runs/{run}/signals", json={"name": word, "payload": word}, headers={"Idempotency-Key": "s"})
+        )
+        held = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run}))
+        wanted = {"lease": held["lease"], "epoch": held["epoch"], "tool": f"{word}.pay", "input": {"say": word}}
+        paid = _sent(agent.post(f"/runs/{run}/effects", json=wanted, headers={"Idempotency-Key": "e"}))
+        expire(held["lease"])
+        runs_ops.sweep()
+        late = {"lease": held["lease"], "epoch": held["epoch"], "outcome": "succeeded", "external_id": word}
+        path = f"/runs/{run}/effects/{paid['effect']}/outcome"
+        assert agent.post(path, json=late, headers={"Idempotency-Key": "o"}).status_code == 409
+        held = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run}))
+        wanted = {"lease": held["lease"], "epoch": held["epoch"], "tool": f"{word}.ask", "input": {"say": word}}
+        asked = _sent(agent.post(f"/runs/{run}/effects", json=wanted, headers={"Idempotency-Key": "g"}))
+        _sent(admin.post(f"/gates/{asked['gate']}/satisfy", json={"reason": word}))
+    return paid["effect"], asked["gate"]
 
 
 def _sent(response: httpx.Response) -> Any:

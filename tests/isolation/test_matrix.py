@@ -30,7 +30,10 @@ VARYING = {"x-request-id", "ratelimit", "content-length", "date", "set-cookie"}
 @pytest.fixture
 def nowhere() -> dict[str, Any]:
     """Ids that exist nowhere."""
-    return {name: uuid7() for name in ("run_id", "lease", "member_id", "key_id", "tool", "workflow", "version")}
+    return {
+        name: uuid7()
+        for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id", "tool", "workflow", "version")
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import psycopg
 
+from runs import operations
 from tests.cast import House, client
 
 
@@ -55,6 +56,44 @@ class Worker:
         self.head = done["head"]
         return done
 
+    def ask(self, tool: str | None = "pay", *, key: str | None = None, **extra: Any) -> httpx.Response:
+        """A reservation under the held lease, whatever its status."""
+        body = {"lease": self.lease, "epoch": self.epoch, "tool": tool, "input": {"invoice": "INV-1"}, **extra}
+        body = {name: value for name, value in body.items() if value is not None}
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self.http.post(f"/runs/{self.run}/effects", json=body, headers=headers)
+
+    def reserve(self, tool: str | None = "pay", *, key: str | None = None, **extra: Any) -> dict[str, Any]:
+        answer = self.ask(tool, key=key, **extra)
+        assert answer.status_code == 200, answer.text
+        decided: dict[str, Any] = answer.json()
+        return decided
+
+    def close(self, effect: str, outcome: str = "succeeded", *, key: str | None = None, **extra: Any) -> httpx.Response:
+        """The outcome of an effect, whatever the status."""
+        body = {"lease": self.lease, "epoch": self.epoch, "outcome": outcome, **extra}
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self.http.post(f"/runs/{self.run}/effects/{effect}/outcome", json=body, headers=headers)
+
+    def reconcile(self, effect: str, result: str, **extra: Any) -> httpx.Response:
+        body = {"lease": self.lease, "epoch": self.epoch, "result": result, **extra}
+        return self.http.post(f"/effects/{effect}/reconcile", json=body)
+
+    def effects(self) -> list[dict[str, Any]]:
+        answer = self.http.get("/effects", params={"run_id": self.run})
+        assert answer.status_code == 200, answer.text
+        items: list[dict[str, Any]] = answer.json()["items"]
+        return items
+
+    def lose(self) -> None:
+        """The lease runs out, as if the worker had died, and the sweep finds it."""
+        expire(self.lease)
+        operations.sweep()
+
+    def types(self) -> list[str]:
+        """The types of the run's events, in order."""
+        return [event["type"] for event in self.get("/events?limit=1000")["items"]]
+
     def get(self, path: str) -> Any:
         answer = self.http.get(f"/runs/{self.run}{path}")
         assert answer.status_code == 200, answer.text
@@ -68,3 +107,23 @@ def tamperer() -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
         yield connection
+
+
+def expire(lease: str) -> None:
+    with tamperer() as database:
+        database.execute(
+            "update runs_attempt set expires_at = clock_timestamp() - interval '1 second' where id = %s", [lease]
+        )
+
+
+def settle(effect: str) -> None:
+    """Time passes, until "not found" is a proof."""
+    with tamperer() as database:
+        database.execute("update runs_effect set settle_at = clock_timestamp() where id = %s", [effect])
+
+
+def register(house: House, name: str = "pay", version: str = "1", **definition: Any) -> None:
+    """A tool that pays an invoice, with anything else that a test needs of it."""
+    body = {"side_effect": "irreversible", "business_key": "{invoice}", **definition}
+    answer = client(house.keys["admin"]).put(f"/tools/{name}/versions/{version}", json=body)
+    assert answer.is_success, answer.text

@@ -90,7 +90,7 @@ class TestLease:
         worker.claim()
         url = f"/work/{worker.lease}/heartbeat"
         expire(worker.lease)
-        assert tasks.sweep_leases() >= 1
+        assert tasks.sweep() >= 1
         worker.claim()
         answer = worker.http.post(url, json={"epoch": 1})
         assert (answer.status_code, answer.json()["code"], answer.json()["current_epoch"]) == (409, "lease_lost", 2)
@@ -99,7 +99,7 @@ class TestLease:
         worker = Worker(house)
         worker.start("a")
         worker.claim()
-        operations.expire_leases()  # takes what other tests let run out, and not this one
+        operations.sweep()  # takes what other tests let run out, and not this one
         assert worker.commit(events=[{"type": "note"}])
         assert "lease_lost" not in [event["type"] for event in worker.get("/events")["items"]]
 
@@ -109,7 +109,7 @@ class TestLease:
         worker.claim()
         expire(worker.lease)
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: operations.expire_leases(), range(4)))
+            list(threads.map(lambda _: operations.sweep(), range(4)))
         kinds = [event["type"] for event in worker.get("/events")["items"]]
         assert kinds.count("lease_lost") == 1
 

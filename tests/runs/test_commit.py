@@ -70,7 +70,7 @@ class TestFencing:
     def test_the_worker_before_is_refused_and_changes_nothing(self, worker: Worker) -> None:
         old: dict[str, Any] = {"lease": worker.lease, "epoch": worker.epoch}
         _run_out(worker.lease)
-        assert operations.expire_leases() >= 1
+        assert operations.sweep() >= 1
         worker.claim()
         before = worker.get("/events")["last_seq"]
         answer = worker.call(**old, events=[{"type": "late"}], step={"outcome": "succeeded"})
@@ -199,8 +199,8 @@ class TestEnds:
         assert worker.get("/verify")["ok"]
 
     @pytest.mark.parametrize(("kind", "step", "run"), [
-        ("transient", "runnable", "running"),
-        ("rate_limited", "runnable", "running"),
+        ("transient", "waiting", "waiting"),
+        ("rate_limited", "waiting", "waiting"),
         ("permanent", "dead_letter", "dead_letter"),
         ("unknown_outcome", "dead_letter", "dead_letter"),
         ("business_rejection", "failed", "failed"),
@@ -210,7 +210,7 @@ class TestEnds:
         worker.commit(step={"outcome": "failed", "error": error})
         found = worker.get("")
         assert (found["steps"][0]["status"], found["run"]["status"]) == (step, run)
-        if step == "runnable":
+        if step == "waiting":
             assert found["wait"]["reason"] == "retry"
         assert worker.get("/verify")["ok"]
 
@@ -247,7 +247,7 @@ class TestEnds:
         for _ in range(2):
             worker.claim()
             _run_out(worker.lease)
-            operations.expire_leases()
+            operations.sweep()
         found = worker.get("")
         assert [step["status"] for step in found["steps"]] == ["dead_letter", "blocked"]
         assert (found["run"]["status"], found["wait"]["reason"]) == ("dead_letter", "dead_letter")

@@ -172,8 +172,8 @@ HOT = {
     "state": """select array_agg(c.version) from runs_checkpoint c where c.tenant_id = %(tenant)s and c.run_id = %(run)s
         and (c.version > 1 and c.kind = 'patch' or c.version = 1 and c.kind <> 'patch')""",
     "claim": """select x.id from runs_step x join runs_run y on y.tenant_id = x.tenant_id and y.id = x.run_id
-        where x.tenant_id = %(tenant)s and x.status = 'runnable' and x.queue = 'nothing' and x.due_at <= now()
-          and y.status in ('pending', 'running') order by x.priority desc, x.due_at, x.id limit 1
+        where x.tenant_id = %(tenant)s and x.status = 'runnable' and x.queue = 'nothing'
+        order by x.priority desc, x.turn, x.id limit 1
         for no key update of y skip locked""",
     "replay": """select * from runs_commit c
         where c.tenant_id = %(tenant)s and c.run_id = %(run)s and c.key_digest = '\\x00'""",

@@ -18,9 +18,9 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 class Endpoint:
     """Declared once for a method.
 
-    `scope`: the action that the principal needs. `secrets`: members of the answer that are shown once and left out of
-    replays. `conditional`: the answer has an ETag; readers may send If-None-Match, writers If-Match. `idempotent`: the
-    Idempotency-Key header is required, not only accepted. `may_be_empty`: 204 when there is nothing to answer.
+    `scope`: the action that the principal needs; `or_scope`: one that will do instead. `secrets`: members of the answer that are
+    shown once and left out of replays. `conditional`: the answer has an ETag; readers may send If-None-Match, writers If-Match.
+    `idempotent`: the Idempotency-Key header is required, not only accepted. `may_be_empty`: 204 when there is nothing to answer.
     `max_bytes`: of the body. `problems`: what this call adds to those that every call can answer. `writes` is set by the method.
     """
 
@@ -37,3 +37,4 @@ class Endpoint:
     may_be_empty: bool = False
     writes: bool = False
     max_bytes: int = SMALL_BODY
+    or_scope: str | None = None

@@ -99,7 +99,7 @@ class ApiView(APIView):
             raise problems.MethodNotAllowed(f"Use {allowed}.", headers={"Allow": allowed})
         principal = cast(Caller, Request(request, authenticators=self.get_authenticators()).user)
         self.headers |= ratelimit.take(principal.id)
-        if spec.scope not in principal.actions:
+        if not {spec.scope, spec.or_scope} & principal.actions:
             raise Forbidden(f"This needs the scope {spec.scope!r}.", extra={"required": spec.scope})
         raw = b""
         if spec.body is not None:
