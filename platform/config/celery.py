@@ -16,4 +16,8 @@ app.autodiscover_tasks()
 def refuse_unsafe_database_role(**_: object) -> None:
     from config.startup import refuse_unsafe_roles
 
-    refuse_unsafe_roles()
+    try:
+        refuse_unsafe_roles()
+    except Exception as error:
+        # Celery only logs what a receiver raises, and would go on unchecked.
+        raise SystemExit(f"The worker does not start: {error}") from error

@@ -31,6 +31,7 @@ def database(name: str) -> dict[str, Any]:
         "PORT": str(url.port or 5432),
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
+        "DISABLE_SERVER_SIDE_CURSORS": env.bool("TRANSACTION_POOLER", False),
         "OPTIONS": {**dict(parse_qsl(url.query)), "server_side_binding": True, "application_name": "smriti"},
     }
 
@@ -62,6 +63,8 @@ try:
     LOG_LEVEL = env.str("LOG_LEVEL", "INFO").upper()
     RATE_LIMIT = env.int("RATE_LIMIT", 300_000)  # requests a minute for each API key; 0: none
     HOT_POOL_SIZE = env.int("HOT_POOL_SIZE", 8)
+    # A pooler in transaction mode stands before PostgreSQL: nothing may be prepared on a connection, or kept on it.
+    TRANSACTION_POOLER = env.bool("TRANSACTION_POOLER", False)
 except EnvError as error:
     if "pytest" in sys.modules or "mypy" in sys.modules:
         raise ImproperlyConfigured(str(error)) from error
@@ -219,7 +222,6 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 2, "socket_connect_timeout": 1}
-CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "runs.sweep": {"task": "runs.sweep", "schedule": 1.0},
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},

@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import orjson
+from django.conf import settings
 from psycopg import OperationalError
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
@@ -88,6 +89,8 @@ class Call:
             connection = source.getconn()
             try:
                 server = connection.pgconn
+                if settings.TRANSACTION_POOLER:
+                    return _check(server, server.exec_params(self._statement, data, self._oids, self._formats, 1))
                 prepared = connection.__dict__.setdefault("_prepared_calls", set())
                 if self._name in prepared:
                     result = server.exec_prepared(self._name, data, self._formats, 1)

@@ -68,7 +68,12 @@ def _open(alias: str) -> ConnectionPool[Connection[TupleRow]]:
     params = connections[alias].get_connection_params()
     kwargs: dict[str, Any] = {name: params[name] for name in params if name in _OF_LIBPQ}
     return ConnectionPool(
-        kwargs={**kwargs, "autocommit": True, "prepare_threshold": 0, "application_name": "smriti-hot"},
+        kwargs={
+            **kwargs,
+            "autocommit": True,
+            "application_name": "smriti-hot",
+            "prepare_threshold": None if settings.TRANSACTION_POOLER else 0,
+        },
         min_size=1,
         max_size=settings.HOT_POOL_SIZE,
         timeout=10,

@@ -286,9 +286,15 @@ class ReconcileView(ApiView):
         """By the worker that was told to, under its lease; or by an operator, with a reason."""
         request: ReconcileIn = call.body
         tenancy.require(call.principal, "runs:operate" if request.lease is None else "effects:write")
-        return operations.reconcile(
-            tenant=call.tenant, principal=call.principal, effect_id=effect_id, request=request, actor=call.actor, now=call.now,
-        )  # fmt: skip
+        done = operations.reconcile(
+            tenant=call.tenant,
+            principal=call.principal,
+            effect_id=effect_id,
+            request=request,
+            actor=call.actor,
+            now=call.now,
+        )
+        return {"effect": done.effect_id, "status": done.status}
 
 
 class GatesView(ApiView):

@@ -17,7 +17,7 @@ TABLES = f"""
 create table runs_decision (
     tenant_id uuid not null, run_id uuid not null, lease_id uuid not null, effect_id uuid, epoch integer not null,
     decided_at timestamptz not null, key_digest bytea not null, request_digest bytea not null, decision text not null,
-    detail jsonb not null, primary key (tenant_id, run_id, key_digest)
+    detail jsonb not null, primary key (tenant_id, run_id, key_digest, lease_id)
 );
 create index runs_decision_lease on runs_decision (tenant_id, lease_id);
 {policy_sql("runs_decision")}
@@ -72,6 +72,9 @@ DUE = "drop function runs_expired_leases(integer);" + definer_function(
         union all
         (select 'gate', g.tenant_id, g.id from runs_gate g
          where g.status = 'open' and g.expires_at <= clock_timestamp() order by g.expires_at limit p_limit)
+        union all
+        (select 'effect', e.tenant_id, e.id from runs_effect e
+         where e.owner in ('worker', 'probe') and e.give_up_at <= clock_timestamp() order by e.give_up_at limit p_limit)
     $$""",
 )
 
@@ -92,6 +95,7 @@ class Migration(migrations.Migration):
                         "tenant_id",
                         "run_id",
                         "key_digest",
+                        "lease_id",
                         blank=True,
                         editable=False,
                         primary_key=True,
@@ -139,6 +143,7 @@ class Migration(migrations.Migration):
                 ("gate_id", models.UUIDField(null=True)),
                 ("compensates_id", models.UUIDField(null=True)),
                 ("deadline_at", models.DateTimeField(null=True)),
+                ("give_up_at", models.DateTimeField(null=True)),
                 ("settle_at", models.DateTimeField(null=True)),
                 ("retry", models.JSONField(null=True)),
                 ("probed", models.BooleanField(default=False)),
@@ -454,6 +459,14 @@ class Migration(migrations.Migration):
                 models.F("tool"),
                 condition=models.Q(("status", "in_flight")),
                 name="runs_effect_in_flight",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="effect",
+            index=models.Index(
+                models.F("give_up_at"),
+                condition=models.Q(("owner__in", ["worker", "probe"])),
+                name="runs_effect_give_up",
             ),
         ),
         migrations.AddIndex(

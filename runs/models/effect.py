@@ -38,6 +38,7 @@ class Effect(TenantModel):
     gate_id = models.UUIDField(null=True)
     compensates_id = models.UUIDField(null=True)
     deadline_at = models.DateTimeField(null=True)
+    give_up_at = models.DateTimeField(null=True)
     settle_at = models.DateTimeField(null=True)
     retry = models.JSONField(null=True)
     probed = models.BooleanField(default=False)
@@ -71,6 +72,7 @@ class Effect(TenantModel):
                 "tenant_id", "status", models.F("updated_at").desc(), models.F("id").desc(), name="runs_effect_status"
             ),
             models.Index("tenant_id", "tool", condition=models.Q(status="in_flight"), name="runs_effect_in_flight"),
+            models.Index("give_up_at", condition=models.Q(owner__in=["worker", "probe"]), name="runs_effect_give_up"),
             models.Index("probe_at", condition=models.Q(owner="probe"), name="runs_effect_probe"),
             models.Index(
                 "tenant_id",
@@ -82,9 +84,9 @@ class Effect(TenantModel):
 
 
 class Decision(TenantRow):
-    """What was answered to a reservation, by the keyed digest of its idempotency key. Another epoch is judged anew."""
+    """What was answered to a reservation, by the keyed digest of its idempotency key and the lease. Another is judged anew."""
 
-    pk = models.CompositePrimaryKey("tenant_id", "run_id", "key_digest")
+    pk = models.CompositePrimaryKey("tenant_id", "run_id", "key_digest", "lease_id")
     run_id = models.UUIDField()
     key_digest = models.BinaryField()
     request_digest = models.BinaryField()

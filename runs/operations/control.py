@@ -34,6 +34,7 @@ SWEEPS: Final[dict[str, LiteralString]] = {
     "step": "select runs_wake(%s, %s)",
     "run": "select runs_time_over(%s, %s)",
     "gate": "select runs_lapse_gate(%s, %s)",
+    "effect": "select runs_give_up(%s, %s)",
 }
 # Tenants with runs whose head is not in the audit chain yet.
 UNANCHORED: Final = "select tenant from runs_unanchored(%s)"

@@ -316,7 +316,7 @@ def _reserve(
     what = {
         "id": str(tool.id), "name": tool.name, "limits": _limits(tool), "retry": msgspec.to_builtins(tool.retry),
         "probed": tool.reconcile.probe_url is not None, "execute_seconds": tool.execute_seconds,
-        "settle_seconds": tool.reconcile.settle_seconds,
+        "settle_seconds": tool.reconcile.settle_seconds, "give_up_seconds": tool.reconcile.give_up_seconds,
     }  # fmt: skip
     gate = None if required is None else _json({"rule": required.rule, "seconds": required.seconds})
     projects = None if principal.project_ids is None else list(principal.project_ids)

@@ -4,6 +4,9 @@ create function runs_end(p_tenant uuid, p_run uuid, p_at timestamptz, p_status t
 language plpgsql as $$
 begin
     select * into seq, digest from runs_lose_effects(p_tenant, p_run, null, p_at, seq, digest, 'operator');
+    -- No worker of this run will come to find out.
+    update runs_effect set owner = 'operator', updated_at = p_at
+    where tenant_id = p_tenant and run_id = p_run and status = 'unknown' and owner = 'worker';
     select * into seq, digest from runs_cancel_effects(p_tenant, p_run, null, p_at, seq, digest);
     update runs_attempt set ended_at = p_at, outcome = 'cancelled'
     where tenant_id = p_tenant and run_id = p_run and ended_at is null;

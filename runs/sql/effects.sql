@@ -223,7 +223,7 @@ begin
 end $$;
 
 -- Judges a reservation and commits what follows from it. `p_effect` is the id of the live effect with this key, or a new one.
--- `p_tool`: {id, name, limits, retry, probed, execute_seconds, settle_seconds}. `p_gate`: {rule, seconds} when the action needs a grant, which is
+-- `p_tool`: {id, name, limits, retry, probed, execute_seconds, settle_seconds, give_up_seconds}. `p_gate`: {rule, seconds} when the action needs a grant, which is
 -- used only when the caller's policy has confirmed it (`p_confirmed`). The caller holds the tenant scope.
 create function runs_reserve(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid, p_data_key uuid, p_key_epoch integer,
@@ -258,9 +258,12 @@ begin
     end if;
     if not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
     v_at := clock_timestamp();
-    select * into d from runs_decision x where x.tenant_id = p_tenant and x.run_id = p_run and x.key_digest = p_idempotency;
-    if found and d.request_digest <> p_request then code := 'idempotency_key_reused'; return; end if;
-    if found and d.lease_id = p_lease and d.epoch = p_epoch and d.decision <> 'execute' then
+    perform from runs_decision x
+    where x.tenant_id = p_tenant and x.run_id = p_run and x.key_digest = p_idempotency and x.request_digest <> p_request;
+    if found then code := 'idempotency_key_reused'; return; end if;
+    select * into d from runs_decision x
+    where x.tenant_id = p_tenant and x.run_id = p_run and x.key_digest = p_idempotency and x.lease_id = p_lease;
+    if found and d.epoch = p_epoch and d.decision <> 'execute' then
         code := 'ok'; decision := d.decision; effect := d.effect_id; detail := d.detail; return;
     end if;
     if r.status in ({run_ends}) then code := 'run_finished'; detail := jsonb_build_object('run_status', r.status); return; end if;
@@ -287,8 +290,9 @@ begin
     end loop;
     if e.id <> p_effect then code := 'moved'; effect := e.id; return; end if;
     effect := e.id;
-    -- The same call again, its answer was lost: what is left of the permission.
-    if d.decision = 'execute' and d.lease_id = p_lease and d.epoch = p_epoch and e.status = 'in_flight' and e.lease_id = p_lease
+    -- The key's row may have been waited for. And when it is the same call again, its answer was lost: what is left of it.
+    v_at := clock_timestamp();
+    if d.decision = 'execute' and d.epoch = p_epoch and e.status = 'in_flight' and e.lease_id = p_lease
        and e.attempts = (d.detail ->> 'attempt')::integer then
         code := 'ok'; decision := 'execute';
         detail := d.detail || jsonb_build_object('seconds', greatest(0, extract(epoch from e.deadline_at - v_at)));
@@ -359,6 +363,7 @@ begin
         from runs_take(p_tenant, p_tool ->> 'name', p_tool -> 'limits', p_amount, p_currency, v_at) x;
         v_rule := detail ->> 'rule';
         if v_rule is null then decision := 'execute'; end if;
+        v_at := clock_timestamp();
     end if;
     if v_rule is not null then
         decision := 'denied'; detail := coalesce(detail, '{}') || jsonb_build_object('rule', v_rule);
@@ -385,7 +390,8 @@ begin
         v_deadline := v_at + make_interval(secs => (p_tool ->> 'execute_seconds')::double precision);
         update runs_grant set status = 'used', used_at = v_at where tenant_id = p_tenant and id = v_grant;
         update runs_effect set status = 'in_flight', attempts = attempts + 1, lease_id = p_lease, epoch = p_epoch, started_at = v_at,
-            step_id = v_step, deadline_at = v_deadline, counted_on = v_counted, failure_class = null, retry_at = null, probe_at = null, probes = 0,
+            step_id = v_step, deadline_at = v_deadline,
+            give_up_at = v_deadline + make_interval(secs => (p_tool ->> 'give_up_seconds')::double precision), counted_on = v_counted, failure_class = null, retry_at = null, probe_at = null, probes = 0,
             outcome_seq = null, rule = null, updated_at = v_at,
             settle_at = v_deadline + make_interval(secs => (p_tool ->> 'settle_seconds')::double precision)
         where tenant_id = p_tenant and id = e.id;
@@ -433,8 +439,10 @@ begin
     end if;
     insert into runs_decision (tenant_id, run_id, key_digest, request_digest, lease_id, epoch, effect_id, decision, detail, decided_at)
     values (p_tenant, p_run, p_idempotency, p_request, p_lease, p_epoch, e.id, decision, coalesce(detail, '{}'), v_at)
-    on conflict (tenant_id, run_id, key_digest) do update set lease_id = excluded.lease_id, epoch = excluded.epoch,
-        effect_id = excluded.effect_id, decision = excluded.decision, detail = excluded.detail, decided_at = excluded.decided_at;
+    -- Who was once told to execute stays known: an outcome that comes too late is evidence.
+    on conflict (tenant_id, run_id, key_digest, lease_id) do update set effect_id = excluded.effect_id, decision = excluded.decision,
+        detail = excluded.detail, decided_at = excluded.decided_at
+    where runs_decision.decision <> 'execute' or excluded.decision = 'execute';
     code := 'ok';
 end $$;
 
@@ -559,4 +567,13 @@ begin
     perform smriti_enter(p_tenant);
     select t.name, t.version into name, version
     from runs_effect e join runs_tool t on t.tenant_id = e.tenant_id and t.id = e.tool_id where e.tenant_id = p_tenant and e.id = p_effect;
+end $$;
+
+-- Nobody found out in time what became of an unknown effect: an operator must. A change of owner is no event of the run.
+create function runs_give_up(p_tenant uuid, p_effect uuid) returns boolean language plpgsql as $$
+begin
+    perform smriti_enter(p_tenant);
+    update runs_effect set owner = 'operator', probe_at = null, updated_at = clock_timestamp()
+    where tenant_id = p_tenant and id = p_effect and status = 'unknown' and owner <> 'operator' and give_up_at <= clock_timestamp();
+    return found;
 end $$;

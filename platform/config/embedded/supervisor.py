@@ -54,7 +54,7 @@ WORKER: Final = (
     "--loglevel",
     "WARNING",
 )
-SCHEDULER: Final = (*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING")
+SCHEDULER: Final = ("config.scheduler",)
 # Given by the user or by us; no process inherits more of them than it needs.
 PRIVATE: Final = ("DATABASE_URL", "OWNER_DATABASE_URL", "VAULT_DATABASE_URL", "VAULT_OWNER_DATABASE_URL", "BROKER_URL")
 READY_SECONDS: Final = 90
