@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import effects, hot, registry, views
+from runs.api import effects, hot, queues, registry, views
 
 
 class IdentifierConverter:
@@ -47,6 +47,8 @@ urlpatterns = [
     path("gates/<uuid:gate_id>/satisfy", effects.SatisfyView.as_view()),
     path("gates/<uuid:gate_id>/refuse", effects.RefuseView.as_view()),
     path("runs/<uuid:run_id>/verify", views.VerifyView.as_view()),
+    path("queues", queues.QueuesView.as_view()),
+    path("queues/<identifier:queue>", queues.QueueView.as_view()),
     path("tools", registry.ToolsView.as_view()),
     path("tools/<identifier:tool>", registry.ToolView.as_view()),
     path("tools/<identifier:tool>/versions/<identifier:version>", registry.ToolVersionView.as_view()),

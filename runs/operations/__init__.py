@@ -5,6 +5,7 @@ from runs.operations.control import anchor_heads, cancel_run, recover_run, recov
 from runs.operations.create import Created, create_run
 from runs.operations.effects import Decided, Reconciled, decide_gate, reconcile, reserve
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
+from runs.operations.queues import set_queue
 from runs.operations.registry import register_tool, register_workflow, set_tool_enabled, set_workflow_enabled
 from runs.operations.signals import Signalled, signal
 
@@ -29,6 +30,7 @@ __all__ = [
     "register_tool",
     "register_workflow",
     "reserve",
+    "set_queue",
     "set_tool_enabled",
     "set_workflow_enabled",
     "signal",

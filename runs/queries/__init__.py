@@ -24,6 +24,7 @@ from runs.queries.ledger import (
 )
 from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs, oldest_runs
 from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
+from runs.queries.queues import QueueRow, list_queues
 from runs.queries.registry import (
     UnknownTool,
     get_tool,
@@ -51,6 +52,7 @@ __all__ = [
     "EventRow",
     "GatePage",
     "GateRow",
+    "QueueRow",
     "ResumePlan",
     "RunDetail",
     "RunFilter",
@@ -74,6 +76,7 @@ __all__ = [
     "latest_checkpoint",
     "list_effects",
     "list_gates",
+    "list_queues",
     "list_runs",
     "list_tools",
     "list_workflows",

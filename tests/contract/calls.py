@@ -41,6 +41,7 @@ class Desk:
             "lease": self.work["lease"],
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
+            "queue": "gated",
             "tool": "desk",
             "workflow": "desk",
             "version": "1",
@@ -129,6 +130,10 @@ class Desk:
                     "external_id": "TX-1",
                 },
                 key="agent", free=("/output",),
+            ),
+            *(
+                Write("PUT", path, {"paused": False, "max_leased": 5, "rate_per_minute": 60, "burst": 5, "reason": "enough"})
+                for path in ("queues/{queue}", "queues")
             ),
             Write("POST", "gates/{gate_id}/satisfy", {"reason": "looked at it"}),
             Write("POST", "gates/{gate_id}/refuse", {"reason": "looked at it"}),

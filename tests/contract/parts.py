@@ -15,6 +15,8 @@ WRITES = (
     "POST runs/{run_id}/effects",
     "POST runs/{run_id}/effects/{effect_id}/outcome",
     "POST effects/{effect_id}/reconcile",
+    "PUT queues/{queue}",
+    "PUT queues",
     "POST gates/{gate_id}/satisfy",
     "POST gates/{gate_id}/refuse",
     "POST work/claim",

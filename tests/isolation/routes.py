@@ -45,6 +45,9 @@ API: list[tuple[str, str, Any]] = [
     ("GET", "effects/{effect_id}", None),
     ("POST", "effects/{effect_id}/reconcile", {"result": "succeeded", "reason": "a stranger's wish"}),
     ("GET", "gates", None),
+    ("GET", "queues", None),
+    ("PUT", "queues", {"paused": True, "reason": "a stranger's wish"}),
+    ("PUT", "queues/{queue}", {"paused": True, "reason": "a stranger's wish"}),
     ("POST", "gates/{gate_id}/satisfy", {"reason": "a stranger's wish"}),
     ("POST", "gates/{gate_id}/refuse", {"reason": "a stranger's wish"}),
     ("POST", "work/claim", {"worker": "stranger"}),
@@ -104,7 +107,7 @@ def listed() -> set[str]:
     converters |= {
         f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
     }
-    converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version")}
+    converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version", "queue")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}
     for plain, converted in converters.items():
         found = {path.replace(plain, converted) for path in found}

@@ -38,6 +38,7 @@ class Story:
             "gate_id": self.gate,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
+            "queue": f"{self.project}.queue",
             "tool": f"{self.project}.tool",
             "workflow": f"{self.project}.flow",
             "version": f"{self.project}.v",
@@ -59,6 +60,13 @@ def tell(name: str) -> Story:
             "workflow": word, "workflow_version": "1", "project": word, "subject": f"{word}@example.com", "steps": steps,
             "labels": {"from": word}, "input": {"say": word},
         }  # fmt: skip
+        idle = {
+            "workflow": word,
+            "workflow_version": "1",
+            "project": word,
+            "steps": [{"name": "a", "queue": f"{word}.queue"}],
+        }
+        _sent(agent.post("/runs", json=idle, headers={"Idempotency-Key": "r0"}))
         run = _sent(agent.post("/runs", json=body, headers={"Idempotency-Key": "r"}))["id"]
         work = _sent(agent.post("/work/claim", json={"worker": word}))
         commit = {
@@ -134,4 +142,4 @@ def _pay(house: House, word: str, body: dict[str, Any]) -> tuple[str, str]:
 
 def _sent(response: httpx.Response) -> Any:
     assert response.is_success, response.text
-    return response.json()
+    return response.json() if response.content else None

@@ -32,7 +32,18 @@ def nowhere() -> dict[str, Any]:
     """Ids that exist nowhere."""
     return {
         name: uuid7()
-        for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id", "tool", "workflow", "version")
+        for name in (
+            "run_id",
+            "lease",
+            "member_id",
+            "key_id",
+            "effect_id",
+            "gate_id",
+            "tool",
+            "workflow",
+            "version",
+            "queue",
+        )
     }
 
 
