@@ -6,6 +6,7 @@ declare
     v_at timestamptz;
     v_reason text;
 begin
+    perform smriti_enter(p_tenant);
     select x.run_id into s from runs_step x where x.tenant_id = p_tenant and x.id = p_step;
     select x.id, x.status, x.last_seq, x.last_digest into r from runs_run x
     where x.tenant_id = p_tenant and x.id = s.run_id for no key update skip locked;
