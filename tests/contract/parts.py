@@ -17,6 +17,8 @@ WRITES = (
     "POST effects/{effect_id}/reconcile",
     "POST gates/{gate_id}/satisfy",
     "POST gates/{gate_id}/refuse",
+    "POST runs/{run_id}/resume",
+    "POST runs/{run_id}/fork",
     "POST work/claim",
     "POST work/{lease}/heartbeat",
     "POST projects",
@@ -29,7 +31,7 @@ WRITES = (
     "PUT workflows/{workflow}/versions/{version}",
     "PATCH workflows/{workflow}/versions/{version}",
 )
-BODILESS = ("POST runs/{run_id}/resume", "POST keys/{key_id}/revoke", "DELETE members/{member_id}")
+BODILESS = ("POST keys/{key_id}/revoke", "DELETE members/{member_id}")
 
 _MARK = "@@mark@@"
 
