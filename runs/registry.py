@@ -486,8 +486,19 @@ def check_workflow(definition: WorkflowDefinition) -> list[FieldError]:
     found = []
     if bytes(definition.state_json_schema) != b"null":
         found += schemas.check(bytes(definition.state_json_schema), at="/state_json_schema")
+    found += check_plan(definition.steps or [])
+    ways: set[tuple[int, int]] = set()
+    for index, migration in enumerate(definition.migrations):
+        found += _check_migration(f"/migrations/{index}", migration, ways)
+        ways.add((migration.from_, migration.to))
+    return found
+
+
+def check_plan(steps: list[StepIn]) -> list[FieldError]:
+    """A step depends only on steps before it, which keeps a plan free of cycles."""
+    found = []
     known: set[str] = set()
-    for index, step in enumerate(definition.steps or ()):
+    for index, step in enumerate(steps):
         if step.name in known:
             found.append(_error(f"/steps/{index}/name", f"There are two steps {step.name!r}."))
         for place, name in enumerate(step.depends_on):
@@ -495,10 +506,6 @@ def check_workflow(definition: WorkflowDefinition) -> list[FieldError]:
                 message = f"Step {name!r} does not stand earlier in the plan."
                 found.append(_error(f"/steps/{index}/depends_on/{place}", message))
         known.add(step.name)
-    ways: set[tuple[int, int]] = set()
-    for index, migration in enumerate(definition.migrations):
-        found += _check_migration(f"/migrations/{index}", migration, ways)
-        ways.add((migration.from_, migration.to))
     return found
 
 

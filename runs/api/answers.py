@@ -126,12 +126,15 @@ class EventsAnswer(Struct):
 
 
 class CheckpointAnswer(Struct):
+    """`skipped`: newer versions that do not open or build on what is gone; `missing`: sequence numbers of those that are gone."""
+
     version: int
     seq: int
     recorded_at: datetime | None
     head: int
     last_seq: int
     skipped: list[int]
+    missing: list[int]
     state: dict[str, Any]
 
 
@@ -265,33 +268,3 @@ class VerifyAnswer(Struct):
     anchored_seq: int
     bad_seq: int | None
     reason: str | None
-
-
-class PlanCheckpoint(Struct):
-    version: int
-    seq: int
-    skipped: list[int]
-
-
-class PlanStep(Struct):
-    """`action`: claim (runnable now), wait (due at `due_at`), leave (a worker has it until `expires_at`), or decide."""
-
-    name: str
-    action: Literal["claim", "wait", "leave", "decide"]
-    attempt: int
-    max_attempts: int
-    due_at: datetime | None
-    expires_at: datetime | None
-
-
-class ResumeAnswer(Struct):
-    """The brief's six steps, as far as this run needs them. `since`: what happened after the checkpoint, by event type."""
-
-    status: Status
-    chain_ok: bool
-    bad_seq: int | None
-    checkpoint: PlanCheckpoint | None
-    workflow_version: str
-    since: dict[str, int]
-    next: list[PlanStep]
-    advice: str

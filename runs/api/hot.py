@@ -221,7 +221,7 @@ def latest_checkpoint(request: HttpRequest, principal: Principal, run_id: UUID) 
     response = json_answer(
         {
             "version": view.version, "seq": view.seq, "recorded_at": view.recorded_at, "head": view.head,
-            "last_seq": view.last_seq, "skipped": view.skipped, "state": orjson.Fragment(view.state),
+            "last_seq": view.last_seq, "skipped": view.skipped, "missing": view.missing, "state": orjson.Fragment(view.state),
         }
     )  # fmt: skip
     response["ETag"] = etag

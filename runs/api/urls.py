@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import effects, hot, queues, registry, views
+from runs.api import effects, hot, queues, registry, resume, views
 
 
 class IdentifierConverter:
@@ -33,7 +33,8 @@ urlpatterns = [
     *HOT,
     path("runs", views.runs),
     path("runs/<uuid:run_id>", views.RunView.as_view()),
-    path("runs/<uuid:run_id>/resume", views.ResumeView.as_view()),
+    path("runs/<uuid:run_id>/resume", resume.ResumeView.as_view()),
+    path("runs/<uuid:run_id>/fork", resume.ForkView.as_view()),
     path("runs/<uuid:run_id>/cancel", views.CancelView.as_view()),
     path("runs/<uuid:run_id>/recover", views.RecoverView.as_view()),
     path("runs/recover", views.RecoverManyView.as_view()),

@@ -16,7 +16,6 @@ from runs.api.answers import (
     RecoverIn,
     RecoverManyAnswer,
     RecoverManyIn,
-    ResumeAnswer,
     RunAnswer,
     RunsAnswer,
     RunsQuery,
@@ -54,14 +53,6 @@ class RunView(ApiView):
             "attempts": [{"lease": row.id} | {name: getattr(row, name) for name in _ATTEMPT} for row in found.attempts],
             "wait": found.wait,
         }
-
-
-class ResumeView(ApiView):
-    @endpoint(summary="Ask how to resume a run", scope="runs:read", answer=ResumeAnswer)
-    def post(self, call: Context, run_id: UUID) -> Any:
-        """The verified checkpoint, what happened since, and what comes next. Changes nothing: claim to carry it out."""
-        queries.require_visible(principal=call.principal, run_id=run_id)
-        return queries.resume_plan(tenant=call.tenant, run_id=run_id, now=call.now)
 
 
 class CancelView(ApiView):

@@ -14,7 +14,7 @@ class Run(TenantModel):
     newest checkpoint stored whole, and `chain_*` measure the changes stored since. `list_channels` and `value_channels` are keyed
     digests of the state's top-level names, by which a patch is checked without reading the state. `turn` is the last one given to
     a step; `ending` what the run becomes after its last step, when that is not `completed`; `cancel_at` the end of a cancellation's
-    grace.
+    grace. `state_schema` is the schema version of the newest state. A fork names the run and the checkpoint that it began with.
     """
 
     project_id = models.UUIDField()
@@ -31,6 +31,9 @@ class Run(TenantModel):
     creation_key = models.BinaryField()
     creation_request = models.BinaryField()
 
+    state_schema = models.IntegerField(db_default=1)
+    forked_from = models.UUIDField(null=True)
+    forked_version = models.IntegerField(null=True)
     status = models.CharField(max_length=16)
     waiting_for = models.CharField(max_length=32, null=True)
     last_seq = models.BigIntegerField()

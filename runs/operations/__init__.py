@@ -4,9 +4,11 @@ from runs.operations.commit import Committed, commit
 from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
 from runs.operations.effects import Decided, Reconciled, decide_gate, reconcile, reserve
+from runs.operations.fork import Forked, fork_run
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
 from runs.operations.queues import set_queue
 from runs.operations.registry import register_tool, register_workflow, set_tool_enabled, set_workflow_enabled
+from runs.operations.resume import resume_run
 from runs.operations.signals import Signalled, signal
 
 __all__ = [
@@ -14,6 +16,7 @@ __all__ = [
     "Committed",
     "Created",
     "Decided",
+    "Forked",
     "Kept",
     "Reconciled",
     "Signalled",
@@ -23,6 +26,7 @@ __all__ = [
     "commit",
     "create_run",
     "decide_gate",
+    "fork_run",
     "heartbeat",
     "reconcile",
     "recover_run",
@@ -30,6 +34,7 @@ __all__ = [
     "register_tool",
     "register_workflow",
     "reserve",
+    "resume_run",
     "set_queue",
     "set_tool_enabled",
     "set_workflow_enabled",

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
+from django.db import connection
 from django.db.models import F, Func, IntegerField
 
 from kernel.context import tenant_scope
@@ -20,10 +21,25 @@ from tenancy.queries import Principal
 MAX_CHANGES: Final = 1000
 MAX_BASES: Final = 10  # whole checkpoints that are tried, newest first, before giving up
 
+# The checkpoints that the log announces after a sequence number, up to a version, and whose rows are gone.
+MISSING: Final = """
+select e.seq from runs_event e
+where e.tenant_id = %(tenant)s and e.run_id = %(run)s and e.seq > %(after)s and e.type = 'checkpoint_created'
+  and e.seq < coalesce((
+      select min(c.seq) from runs_checkpoint c
+      where c.tenant_id = %(tenant)s and c.run_id = %(run)s and c.version > %(upto)s and c.kind <> 'snapshot'), e.seq + 1)
+  and not exists (
+      select from runs_checkpoint c
+      where c.tenant_id = %(tenant)s and c.run_id = %(run)s and c.seq = e.seq and c.kind <> 'snapshot')
+order by e.seq
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """The state of a version as JSON text. `skipped`: newer or asked-for versions whose stored bytes do not open."""
+    """The state of a version as JSON text. `skipped`: newer or asked-for versions whose stored bytes do not open, or build on
+    what is gone; `missing`: sequence numbers of newer checkpoints that are gone.
+    """
 
     version: int
     seq: int
@@ -32,6 +48,7 @@ class CheckpointView:
     recorded_at: datetime | None
     state: bytes
     skipped: tuple[int, ...]
+    missing: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +80,15 @@ def latest_checkpoint(*, tenant: UUID, principal: Principal, run_id: UUID) -> Ch
 
 def checkpoint(*, tenant: UUID, run_id: UUID, version: int | None = None) -> CheckpointView:
     """The state at a version (None: the newest) or, when that is damaged, the last one before it that opens. Raises NotFound."""
-    run = Run.objects.filter(id=run_id).values_list("head", "last_seq", "data_key_id").first()
+    run = (
+        Run.objects.filter(id=run_id)
+        .values_list("head", "last_seq", "data_key_id", "base_version", "chain_count")
+        .first()
+    )
     if run is None:
         raise NotFound("There is no such run.")
     found = _load(tenant, run_id, *run, upto=run[0] if version is None else version)
-    if not found.version and (version is not None or not found.damaged):
+    if not found.version and (version is not None or not (found.damaged or found.missing)):
         raise NotFound("There is no such checkpoint.")
     return _view(found)
 
@@ -90,8 +111,13 @@ def checkpoint_diff(*, tenant: UUID, run_id: UUID, old: int, new: int) -> list[C
     """What changed in the state from one version to another, at most MAX_CHANGES. Raises NotFound."""
     before = checkpoint(tenant=tenant, run_id=run_id, version=old)
     after = checkpoint(tenant=tenant, run_id=run_id, version=new)
-    operations = orjson.loads(patch.diff(patch.load(before.state), patch.load(after.state)))
-    state: Any = orjson.loads(before.state)
+    return changes_between(before.state, after.state)
+
+
+def changes_between(old: bytes, new: bytes) -> list[Change]:
+    """What differs between two states (JSON text), at most MAX_CHANGES."""
+    operations = orjson.loads(patch.diff(patch.load(old), patch.load(new)))
+    state: Any = orjson.loads(old)
     changes = []
     for operation in operations[:MAX_CHANGES]:
         path = operation["path"]
@@ -113,23 +139,35 @@ def _before_damage(tenant: UUID, run_id: UUID, found: StoredState) -> StoredStat
     return again if again.version > found.version else found
 
 
-def _load(tenant: UUID, run_id: UUID, head: int, last_seq: int, data_key_id: UUID, *, upto: int) -> StoredState:
-    """The state at `upto` from the newest whole checkpoint that opens; the changes before a `full` one do not lead past it."""
+def _load(
+    tenant: UUID, run_id: UUID, head: int, last_seq: int, data_key_id: UUID, *counted: int, upto: int
+) -> StoredState:
+    """The state at `upto` from the newest whole checkpoint that opens; the changes before a `full` one do not lead past it.
+
+    `counted`: the newest whole checkpoint and the number of changes since, as the run's row has them. Where they do not tell
+    that a chain is whole, the log does: what it announces and is gone, and what builds on that, is left out.
+    """
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
     rows = Checkpoint.objects.filter(run_id=run_id, version__lte=upto)
     whole = list(rows.exclude(kind="patch").order_by("-version").values_list("version", "kind")[:MAX_BASES])
     best = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
     damaged: set[int] = set()
+    missing: set[int] = set()
     end = upto + 1
     for base, kind in [*whole, (0, "")]:
         chain = rows.filter(version__gt=base, version__lt=end, kind="patch") | rows.filter(version=base).exclude(
             kind="patch"
         )
         recorded = list(chain.order_by("version").values_list("version", "seq", "kind", "body", "recorded_at"))
+        gone = []
+        if upto != base and not (upto == head and (base, sum(row[2] == "patch" for row in recorded)) == counted):
+            gone = _missing(tenant, run_id, recorded[0][1] if base and recorded else 0, upto)
+        usable = [row for row in recorded if not gone or row[1] < gone[0]]
         found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id)
-        stored.assemble(found, key, run_id, [row[:4] for row in recorded])
-        found.recorded_at = next((row[4] for row in reversed(recorded) if row[0] == found.version), None)
-        damaged |= set(found.damaged)
+        stored.assemble(found, key, run_id, [row[:4] for row in usable])
+        found.recorded_at = next((row[4] for row in reversed(usable) if row[0] == found.version), None)
+        damaged |= {*found.damaged, *(row[0] for row in recorded[len(usable) :])}
+        missing |= set(gone)
         if found.version > best.version:
             best = found
         if not found.damaged:
@@ -137,13 +175,20 @@ def _load(tenant: UUID, run_id: UUID, head: int, last_seq: int, data_key_id: UUI
         if kind == "full":
             end = base
     best.damaged = sorted(version for version in damaged if version > best.version)
+    best.missing = sorted(seq for seq in missing if seq > best.seq and best.version < upto)
     return best
+
+
+def _missing(tenant: UUID, run_id: UUID, after: int, upto: int) -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(MISSING, {"tenant": tenant, "run": run_id, "after": after, "upto": upto})
+        return [seq for (seq,) in cursor.fetchall()]
 
 
 def _view(found: StoredState) -> CheckpointView:
     return CheckpointView(
         version=found.version, seq=found.seq, head=found.head, last_seq=found.last_seq, recorded_at=found.recorded_at,
-        state=patch.dump(found.state), skipped=tuple(found.damaged),
+        state=patch.dump(found.state), skipped=tuple(found.damaged), missing=tuple(found.missing),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The stored state of a run: the newest whole checkpoint and the changes since, put together.
 
 What does not open is never guessed: the changes stop before the first damaged one, and a damaged whole checkpoint is replaced by
-the one before it and all changes since. Both are reported.
+the one before it and all changes since. Rows that are gone are noticed, because the run's row counts them. All of it is reported.
 """
 
 from dataclasses import dataclass, field
@@ -23,13 +23,17 @@ from tenancy.queries import Principal
 
 # The newest whole checkpoint and all changes since, in one round trip.
 STATE: Final = Call(
-    "runs_state", "uuid uuid int4 uuid uuid[] uuid", "text int4 int8 uuid int4[] int8[] text[] bytea[] timestamptz"
+    "runs_state",
+    "uuid uuid int4 uuid uuid[] uuid",
+    "text int4 int8 uuid int4 int4 int4[] int8[] text[] bytea[] timestamptz",
 )
 
 
 @dataclass(slots=True)
 class StoredState:
-    """`version` 0 means that nothing was stored yet. `damaged`: the versions whose stored bytes do not open."""
+    """`version` 0 means that nothing was stored yet. `damaged`: newer versions whose stored bytes do not open, or that build on
+    what is gone. `missing`: sequence numbers of checkpoints in the log whose rows are gone.
+    """
 
     head: int
     last_seq: int
@@ -40,6 +44,7 @@ class StoredState:
     recorded_at: datetime | None = None
     state: State = field(default_factory=dict)
     damaged: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
 
 
 def load(*, tenant: UUID, run_id: UUID, principal: Principal | None = None) -> StoredState:
@@ -49,13 +54,17 @@ def load(*, tenant: UUID, run_id: UUID, principal: Principal | None = None) -> S
         projects = None if principal.project_ids is None else list(principal.project_ids)
         who = (principal.id, principal.version, principal.agent_id, projects)  # type: ignore[assignment]
     row = STATE.one((tenant, *who, run_id))
-    code, head, last_seq, data_key_id, versions, seqs, kinds, bodies, recorded_at = row
+    code, head, last_seq, data_key_id, base, changes, versions, seqs, kinds, bodies, recorded_at = row
     if code == "key_refused":
         raise Unauthorized
     if code == "not_found":
         raise NotFound("There is no such run.")
     found = StoredState(head=head, last_seq=last_seq, data_key_id=data_key_id, recorded_at=recorded_at)
-    if versions:
+    kinds = kinds or []
+    if kinds.count("patch") != changes or len(kinds) - kinds.count("patch") != (base > 0):
+        # Nothing is put together from what is not all there; `queries.checkpoints` finds out what is gone.
+        found.damaged = sorted({*(versions or ()), head})
+    elif versions:
         assemble(
             found,
             keys.data_key(tenant=tenant, key_id=data_key_id),

@@ -144,6 +144,14 @@ class Desk:
                 free=("/output", "/evidence"),
             ),
             Write(
+                "POST", "runs/{run_id}/fork",
+                {"reason": "try again", "checkpoint": 1, "workflow_version": "1", "steps": [{**step, "depends_on": []}]},
+            ),
+            Write(
+                "POST", "runs/{run_id}/resume", {"workflow_version": "1", "tools": {"desk": "1"}, "apply": True},
+                free=("/tools",),
+            ),
+            Write(
                 "POST", "work/claim",
                 {"worker": "w", "queues": ["none"], "lease_seconds": 30, "wait_seconds": 0, "run_id": str(self.run_id)},
                 key="agent",

@@ -19,6 +19,8 @@ WRITES = (
     "PUT queues",
     "POST gates/{gate_id}/satisfy",
     "POST gates/{gate_id}/refuse",
+    "POST runs/{run_id}/resume",
+    "POST runs/{run_id}/fork",
     "POST work/claim",
     "POST work/{lease}/heartbeat",
     "POST projects",
@@ -31,7 +33,7 @@ WRITES = (
     "PUT workflows/{workflow}/versions/{version}",
     "PATCH workflows/{workflow}/versions/{version}",
 )
-BODILESS = ("POST runs/{run_id}/resume", "POST keys/{key_id}/revoke", "DELETE members/{member_id}")
+BODILESS = ("POST keys/{key_id}/revoke", "DELETE members/{member_id}")
 
 _MARK = "@@mark@@"
 

@@ -26,6 +26,7 @@ API: list[tuple[str, str, Any]] = [
     ("GET", "runs/{run_id}/events", None),
     ("GET", "runs/{run_id}/checkpoints/latest", None),
     ("POST", "runs/{run_id}/resume", None),
+    ("POST", "runs/{run_id}/fork", {"reason": "a stranger's wish"}),
     ("POST", "runs/{run_id}/cancel", {"reason": "a stranger's wish"}),
     ("GET", "runs/{run_id}/verify", None),
     ("POST", "runs/{run_id}/recover", {"action": "retry", "reason": "a stranger's wish"}),

@@ -120,6 +120,58 @@ class TestDamage:
             )
             assert done.rowcount == 1
 
+    def delete(self, worker: Worker, version: int, kind: str) -> None:
+        with tamperer() as connection:
+            done = connection.execute(
+                "delete from runs_checkpoint where run_id = %s and version = %s and kind = %s",
+                [worker.run, version, kind],
+            )
+            assert done.rowcount == 1
+
+    @pytest.mark.parametrize(("gone", "kind", "version", "skipped"), [
+        (4, "patch", 3, []), (3, "patch", 2, [4]), (2, "patch", 1, [3, 4]), (1, "full", 0, []),
+    ])  # fmt: skip
+    def test_what_builds_on_a_missing_row_is_not_used(
+        self, worker: Worker, gone: int, kind: str, version: int, skipped: list[int]
+    ) -> None:
+        worker.commit(checkpoint={"state": {"n": 0, "text": "x" * 100}})
+        for n in (1, 2, 3):
+            worker.commit(checkpoint={"patch": [{"op": "replace", "path": "/n", "value": n}]})
+        lost = next(
+            event["seq"] for event in worker.get("/events")["items"][::-1] if self.announces(worker, event, gone)
+        )
+        self.delete(worker, gone, kind)
+        answer = worker.http.get(f"/runs/{worker.run}/checkpoints/latest")
+        if not version:
+            assert answer.status_code == 404
+            return
+        found = answer.json()
+        assert (found["version"], found["state"]["n"], found["skipped"], found["missing"]) == (
+            version, version - 1, skipped, [lost],
+        )  # fmt: skip
+        assert worker.call(lease=worker.lease, epoch=worker.epoch, head=4, checkpoint={
+            "patch": [{"op": "test", "path": "/n", "value": 3}]}).status_code == 409  # fmt: skip
+
+    @staticmethod
+    def announces(worker: Worker, event: dict[str, Any], version: int) -> bool:
+        with tamperer() as connection:
+            row = connection.execute(
+                "select seq from runs_checkpoint where run_id = %s and version = %s", [worker.run, version]
+            ).fetchone()
+        return row is not None and bool(row[0] == event["seq"])
+
+    def test_a_missing_snapshot_is_replaced_by_the_changes_it_was_made_of(self, worker: Worker, house: House) -> None:
+        worker.commit(checkpoint={"state": {"rows": []}})
+        rnd = random.Random(1)
+        while not any(kind == "snapshot" for _, kind, _ in stored(house, worker)):
+            worker.commit(checkpoint={"patch": [{"op": "add", "path": "/rows/-", "value": words(rnd, 9000)}]})
+        whole = worker.get("/checkpoints/latest")
+        self.delete(
+            worker, next(version for version, kind, _ in stored(house, worker) if kind == "snapshot"), "snapshot"
+        )
+        found = worker.get("/checkpoints/latest")
+        assert (found["state"], found["missing"]) == (whole["state"], [])
+
     def test_a_damaged_newest_change_is_skipped_and_reported(self, worker: Worker) -> None:
         worker.commit(checkpoint={"state": {"n": 0, "text": "x" * 100}})
         for n in (1, 2):
@@ -128,7 +180,7 @@ class TestDamage:
         found = worker.get("/checkpoints/latest")
         assert (found["version"], found["state"]["n"], found["skipped"]) == (2, 1, [3])
         plan = worker.http.post(f"/runs/{worker.run}/resume").json()
-        assert plan["checkpoint"] == {"version": 2, "seq": found["seq"], "skipped": [3]}
+        assert plan["checkpoint"] == {"version": 2, "seq": found["seq"], "skipped": [3], "missing": []}
         assert worker.get("/verify")["ok"] is False
 
     def test_a_damaged_snapshot_is_replaced_by_the_changes_it_was_made_of(self, worker: Worker, house: House) -> None:

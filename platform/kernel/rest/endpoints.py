@@ -21,7 +21,8 @@ class Endpoint:
     `scope`: the action that the principal needs; `or_scope`: one that will do instead. `secrets`: members of the answer that are
     shown once and left out of replays. `conditional`: the answer has an ETag; readers may send If-None-Match, writers If-Match.
     `idempotent`: the Idempotency-Key header is required, not only accepted. `may_be_empty`: 204 when there is nothing to answer.
-    `max_bytes`: of the body. `problems`: what this call adds to those that every call can answer. `writes` is set by the method.
+    `optional`: the body may be left out and is then `{}`. `max_bytes`: of the body. `problems`: what this call adds to those that
+    every call can answer. `writes` is set by the method.
     """
 
     summary: str
@@ -36,5 +37,6 @@ class Endpoint:
     idempotent: bool = False
     may_be_empty: bool = False
     writes: bool = False
+    optional: bool = False
     max_bytes: int = SMALL_BODY
     or_scope: str | None = None

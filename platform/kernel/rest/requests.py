@@ -55,6 +55,11 @@ def json_body(request: HttpRequest, *, max_bytes: int) -> bytes:
     return request.body
 
 
+def is_empty(request: HttpRequest) -> bool:
+    """Whether no body was sent: none of any type, and not an empty one of some type."""
+    return not request.content_type and request.META.get("CONTENT_LENGTH") in (None, "", "0")
+
+
 def no_body(request: HttpRequest) -> None:
     """Refuse a body where none is read: who sends one expects something of it."""
     if request.META.get("CONTENT_LENGTH") not in (None, "", "0"):

@@ -94,6 +94,10 @@ class Schema(AutoSchema):
         body = self.endpoint.body
         return None if body is None else {"application/json": reference(body)}
 
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        body: Any = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
+        return body and {**body, "x-optional-body": self.endpoint.optional}
+
     def get_response_serializers(self) -> Any:
         return _responses(self.endpoint, _problems(self.endpoint, has_id="{" in self.path))
 
@@ -139,7 +143,7 @@ def finish(result: dict[str, Any], generator: Any, request: Any, public: bool) -
     for path in result["paths"].values():
         for operation in path.values():
             if "requestBody" in operation:
-                operation["requestBody"]["required"] = True
+                operation["requestBody"]["required"] = not operation.pop("x-optional-body", False)
     return _ecma(result)  # type: ignore[no-any-return]
 
 

@@ -103,7 +103,8 @@ class ApiView(APIView):
             raise Forbidden(f"This needs the scope {spec.scope!r}.", extra={"required": spec.scope})
         raw = b""
         if spec.body is not None:
-            raw = requests.json_body(request, max_bytes=spec.max_bytes)
+            left_out = spec.optional and requests.is_empty(request)
+            raw = b"{}" if left_out else requests.json_body(request, max_bytes=spec.max_bytes)
         elif spec.writes:
             requests.no_body(request)
         context = Context(
