@@ -9,6 +9,7 @@ import httpx
 from kernel import clock
 from kernel.actor import system
 from kernel.context import tenant_scope
+from kernel.outbox import operations as outbox_ops
 from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
@@ -25,6 +26,7 @@ class Story:
     lease: UUID
     effect: str
     gate: str
+    message_id: UUID
     project: str
     agent: str
     words: tuple[str, ...]
@@ -36,6 +38,7 @@ class Story:
             "lease": self.lease,
             "effect_id": self.effect,
             "gate_id": self.gate,
+            "message_id": self.message_id,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
             "tool": f"{self.project}.tool",
@@ -85,12 +88,16 @@ def tell(name: str) -> Story:
             actor=system("tests"),
             now=now,
         )
+        message_id = outbox_ops.enqueue(
+            tenant=house.id, topic="test.nobody", body={"say": word}, ordering=UUID(run), dedup=word, now=now
+        )
     return Story(
         house=house,
         run_id=UUID(run),
         lease=UUID(work["lease"]),
         effect=effect,
         gate=gate,
+        message_id=message_id,
         project=word,
         agent=word,
         words=(
@@ -101,6 +108,7 @@ def tell(name: str) -> Story:
             work["lease"],
             effect,
             gate,
+            str(message_id),
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),
