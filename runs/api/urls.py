@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import effects, hot, registry, views
+from runs.api import effects, hot, outbox, registry, views
 
 
 class IdentifierConverter:
@@ -53,4 +53,8 @@ urlpatterns = [
     path("workflows", registry.WorkflowsView.as_view()),
     path("workflows/<identifier:workflow>", registry.WorkflowView.as_view()),
     path("workflows/<identifier:workflow>/versions/<identifier:version>", registry.WorkflowVersionView.as_view()),
+    path("outbox", outbox.Outbox.as_view()),
+    path("outbox/retry", outbox.OutboxRetries.as_view()),
+    path("outbox/<uuid:message_id>/retry", outbox.OutboxRetry.as_view()),
+    path("outbox/<uuid:message_id>/skip", outbox.OutboxSkip.as_view()),
 ]

@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 
 from kernel import clock
+from kernel.context import tenant_scope
 from kernel.ids import uuid7
+from kernel.outbox import operations as outbox_ops
 from tests.cast import House, client, make_house
 
 
@@ -36,9 +38,14 @@ class Desk:
         run = {"workflow": "w", "workflow_version": "1", "steps": [{"name": "first"}, {"name": "second"}]}
         self.run_id = self.sent(agent.post("runs", json=run, headers={"Idempotency-Key": "desk"}))["id"]
         self.work = self.sent(agent.post("work/claim", json={"worker": "desk"}))
+        with tenant_scope(self.house.id):
+            self.message_id = outbox_ops.enqueue(
+                tenant=self.house.id, topic="test.nobody", body={}, ordering=None, dedup="desk", now=clock.now()
+            )
         self.ids = {
             "run_id": self.run_id,
             "lease": self.work["lease"],
+            "message_id": self.message_id,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
             "tool": "desk",
@@ -144,6 +151,8 @@ class Desk:
                 key="agent",
             ),
             Write("POST", "work/{lease}/heartbeat", {"epoch": self.work["epoch"], "lease_seconds": 30}, key="agent"),
+            Write("POST", "outbox/retry", {"topic": "test.nobody", "last_error": "http_503", "limit": 10}),
+            Write("POST", "outbox/{message_id}/skip", {"reason": "enough"}),
             Write("POST", "projects", {"slug": "p", "name": "P"}),
             Write("POST", "agents", {"slug": "a", "name": "A"}),
             Write("PUT", "members/{member_id}/roles", {"roles": ["viewer"]}),

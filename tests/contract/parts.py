@@ -19,6 +19,8 @@ WRITES = (
     "POST gates/{gate_id}/refuse",
     "POST work/claim",
     "POST work/{lease}/heartbeat",
+    "POST outbox/retry",
+    "POST outbox/{message_id}/skip",
     "POST projects",
     "POST agents",
     "PUT members/{member_id}/roles",
@@ -29,7 +31,12 @@ WRITES = (
     "PUT workflows/{workflow}/versions/{version}",
     "PATCH workflows/{workflow}/versions/{version}",
 )
-BODILESS = ("POST runs/{run_id}/resume", "POST keys/{key_id}/revoke", "DELETE members/{member_id}")
+BODILESS = (
+    "POST runs/{run_id}/resume",
+    "POST outbox/{message_id}/retry",
+    "POST keys/{key_id}/revoke",
+    "DELETE members/{member_id}",
+)
 
 _MARK = "@@mark@@"
 

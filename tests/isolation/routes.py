@@ -49,6 +49,10 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "gates/{gate_id}/refuse", {"reason": "a stranger's wish"}),
     ("POST", "work/claim", {"worker": "stranger"}),
     ("POST", "work/{lease}/heartbeat", {"epoch": 1}),
+    ("GET", "outbox", None),
+    ("POST", "outbox/retry", {}),
+    ("POST", "outbox/{message_id}/retry", None),
+    ("POST", "outbox/{message_id}/skip", {"reason": "a stranger's wish"}),
     ("GET", "projects", None),
     ("POST", "projects", {"slug": "new", "name": "New"}),
     ("GET", "agents", None),
@@ -102,7 +106,8 @@ def listed() -> set[str]:
     """The lists in the resolver's form."""
     converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
     converters |= {
-        f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
+        f"{{{name}}}": f"<uuid:{name}>"
+        for name in ("run_id", "message_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
     }
     converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}

@@ -32,7 +32,18 @@ def nowhere() -> dict[str, Any]:
     """Ids that exist nowhere."""
     return {
         name: uuid7()
-        for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id", "tool", "workflow", "version")
+        for name in (
+            "run_id",
+            "message_id",
+            "lease",
+            "member_id",
+            "key_id",
+            "effect_id",
+            "gate_id",
+            "tool",
+            "workflow",
+            "version",
+        )
     }
 
 
@@ -51,6 +62,7 @@ def state(story: "Story") -> dict[str, Any]:
         "runs",
         f"runs/{story.run_id}",
         f"runs/{story.run_id}/events",
+        "outbox",
         "projects",
         "agents",
         "members",
@@ -64,6 +76,7 @@ def state(story: "Story") -> dict[str, Any]:
         assert admin.get(f"runs/{story.run_id}/verify").json()["ok"]
     for row in found["keys"]["items"]:
         del row["last_used_at"]
+    del found["outbox"]["oldest_seconds"]
     return found
 
 
@@ -105,7 +118,17 @@ def test_lists_hold_nothing_of_another_tenant(home: "Story", other: "Story", api
     response = api(other.house.keys[key]).get(path)
     assert response.status_code in (200, 403)
     assert [word for word in home.words if word in response.text] == []
-    if key == "admin" and path in ("runs", "projects", "agents", "members", "keys", "audit", "tools", "workflows"):
+    if key == "admin" and path in (
+        "runs",
+        "outbox",
+        "projects",
+        "agents",
+        "members",
+        "keys",
+        "audit",
+        "tools",
+        "workflows",
+    ):
         assert any(word in response.text for word in other.words)
 
 
