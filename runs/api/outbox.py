@@ -53,11 +53,11 @@ class OutboxAnswer(Struct):
     oldest_seconds: float | None
 
 
-class SkipIn(Struct, forbid_unknown_fields=True):
+class SkipMessageIn(Struct, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
-class RetryIn(Struct, forbid_unknown_fields=True):
+class RetryMessagesIn(Struct, forbid_unknown_fields=True):
     """Which dead messages: of a topic, given up for `last_error`. The oldest first, at most `limit`."""
 
     topic: Word | None = None
@@ -65,7 +65,7 @@ class RetryIn(Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=operations.MAX_RETRIED)] = operations.MAX_RETRIED
 
 
-class RetriedOut(Struct):
+class RetriedMessages(Struct):
     retried: int
 
 
@@ -99,12 +99,12 @@ class OutboxRetry(ApiView):
 
 
 class OutboxRetries(ApiView):
-    @endpoint(summary="Send dead messages again", scope="runs:operate", body=RetryIn, answer=RetriedOut)
-    def post(self, call: Context) -> RetriedOut:
+    @endpoint(summary="Send dead messages again", scope="runs:operate", body=RetryMessagesIn, answer=RetriedMessages)
+    def post(self, call: Context) -> RetriedMessages:
         """Repeat it until `retried` is below `limit`."""
         whole_tenant(call)
-        body: RetryIn = call.body
-        return RetriedOut(
+        body: RetryMessagesIn = call.body
+        return RetriedMessages(
             operations.retry_messages(
                 tenant=call.tenant,
                 topic=body.topic,
@@ -120,7 +120,7 @@ class OutboxSkip(ApiView):
     @endpoint(
         summary="Give a message up",
         scope="runs:operate",
-        body=SkipIn,
+        body=SkipMessageIn,
         answer=OutboxMessage,
         problems=(MessageNotOpen,),
     )

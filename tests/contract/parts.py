@@ -19,6 +19,8 @@ WRITES = (
     "POST gates/{gate_id}/refuse",
     "POST work/claim",
     "POST work/{lease}/heartbeat",
+    "POST schedules",
+    "PATCH schedules/{schedule_id}",
     "POST outbox/retry",
     "POST outbox/{message_id}/skip",
     "POST projects",
@@ -34,6 +36,10 @@ WRITES = (
 BODILESS = (
     "POST runs/{run_id}/resume",
     "POST outbox/{message_id}/retry",
+    "DELETE schedules/{schedule_id}",
+    "POST schedules/{schedule_id}/pause",
+    "POST schedules/{schedule_id}/resume",
+    "POST schedules/{schedule_id}/run-now",
     "POST keys/{key_id}/revoke",
     "DELETE members/{member_id}",
 )

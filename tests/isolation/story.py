@@ -27,6 +27,7 @@ class Story:
     effect: str
     gate: str
     message_id: UUID
+    schedule_id: UUID
     project: str
     agent: str
     words: tuple[str, ...]
@@ -39,6 +40,7 @@ class Story:
             "effect_id": self.effect,
             "gate_id": self.gate,
             "message_id": self.message_id,
+            "schedule_id": self.schedule_id,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
             "tool": f"{self.project}.tool",
@@ -63,6 +65,13 @@ def tell(name: str) -> Story:
             "labels": {"from": word}, "input": {"say": word},
         }  # fmt: skip
         run = _sent(agent.post("/runs", json=body, headers={"Idempotency-Key": "r"}))["id"]
+        later = body | {"steps": [{"name": "fetch", "queue": "nobody"}]}
+        schedule = _sent(
+            admin.post(
+                "/schedules",
+                json={"name": word, "cron": "0 0 1 1 *", "starts_at": "2100-01-01T00:00:00Z", "run": later},
+            )
+        )["id"]
         work = _sent(agent.post("/work/claim", json={"worker": word}))
         commit = {
             "lease": work["lease"], "epoch": work["epoch"], "head": work["run"]["head"],
@@ -75,6 +84,7 @@ def tell(name: str) -> Story:
         work_2 = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run_2}))
         end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}
         _sent(agent.post(f"/runs/{run_2}/commit", json=end, headers={"Idempotency-Key": "c2"}))
+        _sent(admin.post(f"/schedules/{schedule}/run-now"))
     effect, gate = _pay(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
@@ -98,6 +108,7 @@ def tell(name: str) -> Story:
         effect=effect,
         gate=gate,
         message_id=message_id,
+        schedule_id=UUID(schedule),
         project=word,
         agent=word,
         words=(
@@ -109,6 +120,7 @@ def tell(name: str) -> Story:
             effect,
             gate,
             str(message_id),
+            schedule,
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),

@@ -40,6 +40,7 @@ def nowhere() -> dict[str, Any]:
             "key_id",
             "effect_id",
             "gate_id",
+            "schedule_id",
             "tool",
             "workflow",
             "version",
@@ -63,6 +64,7 @@ def state(story: "Story") -> dict[str, Any]:
         f"runs/{story.run_id}",
         f"runs/{story.run_id}/events",
         "outbox",
+        "schedules",
         "projects",
         "agents",
         "members",
@@ -121,6 +123,7 @@ def test_lists_hold_nothing_of_another_tenant(home: "Story", other: "Story", api
     if key == "admin" and path in (
         "runs",
         "outbox",
+        "schedules",
         "projects",
         "agents",
         "members",
