@@ -6,11 +6,17 @@ from celery import shared_task
 
 from kernel import clock
 from runs import operations
+from runs.operations import schedules
 
 
 @shared_task(name="runs.sweep")
 def sweep(**_: Any) -> int:
     return operations.sweep()
+
+
+@shared_task(name="runs.fire_schedules")
+def fire_schedules(**_: Any) -> int:
+    return schedules.fire_schedules()
 
 
 @shared_task(name="runs.anchor_heads")

@@ -5,6 +5,7 @@ Secrets may also come from a file named by `<NAME>_FILE`.
 
 import base64
 import sys
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -46,6 +47,13 @@ def key_of_32_bytes(name: str) -> bytes:
     return value
 
 
+def at_least_one(name: str, default: int) -> int:
+    value: int = env.int(name, default)
+    if value < 1:
+        raise EnvError(f"{name} must be at least 1")
+    return value
+
+
 try:
     SECRET_KEY = env.str("SECRET_KEY")
     MASTER_KEY = key_of_32_bytes("MASTER_KEY")
@@ -65,6 +73,14 @@ try:
     HOT_POOL_SIZE = env.int("HOT_POOL_SIZE", 8)
     # A pooler in transaction mode stands before PostgreSQL: nothing may be prepared on a connection, or kept on it.
     TRANSACTION_POOLER = env.bool("TRANSACTION_POOLER", False)
+    OUTBOX_CONCURRENCY = at_least_one("OUTBOX_CONCURRENCY", 16)  # messages that one host sends at the same time
+    OUTBOX_SEND_SECONDS = at_least_one("OUTBOX_SEND_SECONDS", 10)  # the longest that one attempt takes
+    OUTBOX_MAX_ATTEMPTS = at_least_one("OUTBOX_MAX_ATTEMPTS", 50)
+    OUTBOX_MAX_AGE_HOURS = at_least_one("OUTBOX_MAX_AGE_HOURS", 72)  # then a message is given up
+    OUTBOX_KEEP_DAYS = at_least_one("OUTBOX_KEEP_DAYS", 7)  # rows of what was sent or skipped
+    OUTBOX_PORTS = frozenset(env.list("OUTBOX_PORTS", [80, 443], subcast=int))  # where requests may go
+    # Networks that requests may reach although they are not public, such as 10.1.0.0/16.
+    OUTBOX_ALLOW_PRIVATE = tuple(env.list("OUTBOX_ALLOW_PRIVATE", [], subcast=ip_network))
 except EnvError as error:
     if "pytest" in sys.modules or "mypy" in sys.modules:
         raise ImproperlyConfigured(str(error)) from error
@@ -86,6 +102,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "kernel",
     "kernel.rest",
+    "kernel.outbox",
     "audit",
     "tenancy",
     "privacy",
@@ -224,6 +241,9 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 2, "socket_connect_timeout": 1}
 CELERY_BEAT_SCHEDULE = {
     "runs.sweep": {"task": "runs.sweep", "schedule": 1.0},
+    "runs.fire_schedules": {"task": "runs.fire_schedules", "schedule": 1.0},
+    "outbox.dispatch": {"task": "outbox.dispatch", "schedule": 1.0},
+    "outbox.purge": {"task": "outbox.purge", "schedule": 60.0},
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
     "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},
 }

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
+from django.db import connections
 from psycopg import OperationalError
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
@@ -76,7 +77,17 @@ class Call:
     def rows(self, values: Sequence[Any], *, alias: str = "default") -> list[tuple[Any, ...]]:
         """All rows that the function answers. Raises psycopg.Error."""
         data = [None if v is None else encode(v) for encode, v in zip(self._encoders, values, strict=True)]
-        result = self._execute(data, alias)
+        return self._rows(self._execute(data, alias))
+
+    def within(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """As `one`, in the transaction that is open on Django's connection. Raises psycopg.Error."""
+        connections["default"].ensure_connection()
+        server = connections["default"].connection.pgconn
+        data = [None if v is None else encode(v) for encode, v in zip(self._encoders, values, strict=True)]
+        result = _check(server, server.exec_params(self._statement, data, self._oids, self._formats, 1))
+        return self._rows(result)[0]
+
+    def _rows(self, result: PGresult) -> list[tuple[Any, ...]]:
         get, decoders = result.get_value, self._decoders
         return [
             tuple([None if (v := get(row, i)) is None else decode(v) for i, decode in enumerate(decoders)])

@@ -28,13 +28,15 @@ SCOPES: Final = (
     "audit:read",
     "tools:read",
     "tools:write",
+    "schedules:read",
+    "schedules:write",
 )
 
-_READ: Final = frozenset({"runs:read", "projects:read", "members:read", "tools:read"})
+_READ: Final = frozenset({"runs:read", "projects:read", "members:read", "tools:read", "schedules:read"})
 ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
     Role.OWNER: frozenset(SCOPES),
     Role.ADMIN: frozenset(SCOPES),
-    Role.OPERATOR: _READ | {"runs:operate"},
+    Role.OPERATOR: _READ | {"runs:operate", "schedules:write"},
     Role.APPROVER: _READ,
     Role.COMPLIANCE: _READ | {"audit:read"},
     Role.AUDITOR: _READ | {"audit:read", "keys:read"},

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import effects, hot, queues, registry, resume, views
+from runs.api import effects, hot, outbox, queues, registry, resume, schedules, views
 
 
 class IdentifierConverter:
@@ -56,4 +56,14 @@ urlpatterns = [
     path("workflows", registry.WorkflowsView.as_view()),
     path("workflows/<identifier:workflow>", registry.WorkflowView.as_view()),
     path("workflows/<identifier:workflow>/versions/<identifier:version>", registry.WorkflowVersionView.as_view()),
+    path("schedules", schedules.Schedules.as_view()),
+    path("schedules/<uuid:schedule_id>", schedules.Schedule.as_view()),
+    path("schedules/<uuid:schedule_id>/pause", schedules.SchedulePause.as_view()),
+    path("schedules/<uuid:schedule_id>/resume", schedules.ScheduleResume.as_view()),
+    path("schedules/<uuid:schedule_id>/run-now", schedules.ScheduleRunNow.as_view()),
+    path("schedules/<uuid:schedule_id>/fires", schedules.ScheduleFires.as_view()),
+    path("outbox", outbox.Outbox.as_view()),
+    path("outbox/retry", outbox.OutboxRetries.as_view()),
+    path("outbox/<uuid:message_id>/retry", outbox.OutboxRetry.as_view()),
+    path("outbox/<uuid:message_id>/skip", outbox.OutboxSkip.as_view()),
 ]

@@ -9,6 +9,7 @@ from runs.models.effect import Decision, Effect, Evidence, Gate, Grant, ToolUsag
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
 from runs.models.registry import Tool, Workflow
 from runs.models.run import Attempt, Queue, Run, Signal, Step, StepDependency
+from runs.models.schedule import Schedule, ScheduleFire
 
 __all__ = [
     "Anchor",
@@ -24,6 +25,8 @@ __all__ = [
     "Grant",
     "Queue",
     "Run",
+    "Schedule",
+    "ScheduleFire",
     "Signal",
     "Step",
     "StepDependency",

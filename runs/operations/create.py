@@ -1,12 +1,15 @@
 """Starting a run: its plan, its input, and under whose key it is sealed."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 import msgspec
 import orjson
+from django.db import transaction
 
 from kernel import context, hints, ids
 from kernel.call import Call
@@ -45,7 +48,7 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     project_id: UUID
     agent_id: UUID | None
     subject_id: UUID | None
@@ -62,14 +65,18 @@ def create_run(
     body: bytes,
     idempotency_key: str,
     now: datetime,
+    scheduled: bool = False,
 ) -> Created:
-    """Create a run once for each idempotency key. Raises InvalidRun, IdempotencyKeyReused, SubjectErased, CredentialRefused."""
-    _check_plan(request.steps)
+    """Create a run once for each idempotency key. Raises InvalidRun, IdempotencyKeyReused, SubjectErased, CredentialRefused.
+
+    `scheduled`: the platform starts it, for `principal`, in the transaction and tenant scope of the caller.
+    """
+    check_plan(request.steps)
     guard.inspect(body)
-    creation_key = keys.keyed_digest(tenant=tenant, label=b"run", value=idempotency_key)
+    creation_key = keys.keyed_digest(tenant=tenant, label=b"schedule" if scheduled else b"run", value=idempotency_key)
     for last_try in (False, True):
-        with context.tenant_scope(tenant):
-            place = _place(tenant, principal, request, now)
+        with nullcontext() if scheduled else context.tenant_scope(tenant):
+            place = place_of(tenant, principal, request, now)
         run_id = ids.uuid7()
         key = keys.data_key(tenant=tenant, key_id=place.data_key_id)
         text = sealing.members(
@@ -83,17 +90,17 @@ def create_run(
         )
         sealed = sealing.seal_event(key, run_id, text)
         params = (
-            tenant, principal.id, principal.version, run_id, place.project_id, request.workflow,
+            tenant, None if scheduled else principal.id, principal.version, run_id, place.project_id, request.workflow,
             request.workflow_version, place.agent_id, request.agent_version, place.subject_id, place.key_epoch,
             place.data_key_id, request.labels, request.versions,
             _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
             creation_key, digest, msgspec.to_builtins(request.steps), sealed.blob, sealed.commitment,
             request.parent_run_id, request.deadline_seconds,
         )  # fmt: skip
-        code, created, detail = CREATE.one(params)
+        code, created, detail = CREATE.within(params) if scheduled else CREATE.one(params)
         if code in ("ok", "replayed"):
             if code == "ok":
-                hints.publish(work_hint(tenant))
+                transaction.on_commit(partial(hints.publish, work_hint(tenant)))
                 sealing.remember(tenant=tenant, run_id=run_id, key=RunKey(place.data_key_id, place.key_epoch))
             return Created(run_id=created, replayed=code == "replayed")
         if code != "subject_changed" or last_try:
@@ -102,7 +109,7 @@ def create_run(
     raise AssertionError("unreachable")
 
 
-def _place(tenant: UUID, principal: Principal, request: RunIn, now: datetime) -> _Place:
+def place_of(tenant: UUID, principal: Principal, request: RunIn, now: datetime) -> Place:
     """Where the run belongs: project, agent, subject. A key that is bound decides what the request leaves open."""
     if (
         request.parent_run_id is not None
@@ -128,12 +135,12 @@ def _place(tenant: UUID, principal: Principal, request: RunIn, now: datetime) ->
             raise Forbidden("This key is bound to another agent.")
         agent_id = named
     if request.subject is None:
-        return _Place(found[0], agent_id, None, tenant, 0)
+        return Place(found[0], agent_id, None, tenant, 0)
     subject = privacy_ops.ensure_subject(tenant=tenant, ref=request.subject, now=now)
-    return _Place(found[0], agent_id, subject.id, subject.key_id, subject.key_epoch)
+    return Place(found[0], agent_id, subject.id, subject.key_id, subject.key_epoch)
 
 
-def _check_plan(steps: list[StepIn]) -> None:
+def check_plan(steps: list[StepIn]) -> None:
     """A step depends only on steps before it, which keeps the plan free of cycles."""
     known: set[str] = set()
     for index, step in enumerate(steps):

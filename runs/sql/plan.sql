@@ -97,8 +97,11 @@ declare
     v_request bytea;
     v_same_place boolean;
 begin
-    perform smriti_enter(p_tenant);
-    if not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
+    -- Without a key the platform itself starts the run: its caller holds the tenant scope and has judged whom it acts for.
+    if p_key is not null then
+        perform smriti_enter(p_tenant);
+        if not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
+    end if;
     if p_subject is not null then
         perform from privacy_subject s
         where s.tenant_id = p_tenant and s.id = p_subject and s.key_epoch = p_key_epoch and s.erased_at is null for share;
@@ -127,7 +130,7 @@ begin
         raise exception 'the plan was checked before' using errcode = 'data_exception', detail = detail::text;
     end if;
     update runs_run set last_seq = 1, last_digest = runs_append(
-        p_tenant, p_run, 0, v_genesis, v_at, 'key', p_key, null, array['run_created'], null,
+        p_tenant, p_run, 0, v_genesis, v_at, case when p_key is null then 'system' else 'key' end, p_key, null, array['run_created'], null,
         null, null, array[p_payload], p_commitment)
     where tenant_id = p_tenant and id = p_run;
     code := 'ok';

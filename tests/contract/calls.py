@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 
 from kernel import clock
+from kernel.context import tenant_scope
 from kernel.ids import uuid7
+from kernel.outbox import operations as outbox_ops
 from tests.cast import House, client, make_house
 
 
@@ -36,9 +38,17 @@ class Desk:
         run = {"workflow": "w", "workflow_version": "1", "steps": [{"name": "first"}, {"name": "second"}]}
         self.run_id = self.sent(agent.post("runs", json=run, headers={"Idempotency-Key": "desk"}))["id"]
         self.work = self.sent(agent.post("work/claim", json={"worker": "desk"}))
+        schedule = {"name": "desk", "cron": "0 0 1 1 *", "starts_at": "2100-01-01T00:00:00Z", "run": run}
+        self.schedule_id = self.sent(self.clients["admin"].post("schedules", json=schedule))["id"]
+        with tenant_scope(self.house.id):
+            self.message_id = outbox_ops.enqueue(
+                tenant=self.house.id, topic="test.nobody", body={}, ordering=None, dedup="desk", now=clock.now()
+            )
         self.ids = {
             "run_id": self.run_id,
             "lease": self.work["lease"],
+            "message_id": self.message_id,
+            "schedule_id": self.schedule_id,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
             "queue": "gated",
@@ -83,6 +93,11 @@ class Desk:
         later = (clock.now() + timedelta(days=1)).isoformat()
         payload = {"text": "x", "number": 1.5, "list": [None, True]}
         step = {"name": "third", "depends_on": ["first"], "queue": "slow", "priority": 1, "max_attempts": 2}
+        schedule = {
+            "name": "s", "cron": "0 9 * * *", "every_seconds": None, "time_zone": "Asia/Kolkata", "overlap": "skip",
+            "missed": "run_all", "jitter_seconds": 5, "starts_at": later, "ends_at": "2100-01-01T00:00:00Z",
+            "run": {"workflow": "w", "workflow_version": "1", "input": payload, "steps": [{**step, "depends_on": []}]},
+        }  # fmt: skip
         event = {
             "type": "tool.called", "step": "first", "occurred_at": later, "labels": {"tool": "bank"}, "input": payload,
             "output": payload, "payload": payload, "trace_id": "0af7651916cd43dd8448eb211c80319c",
@@ -157,6 +172,10 @@ class Desk:
                 key="agent",
             ),
             Write("POST", "work/{lease}/heartbeat", {"epoch": self.work["epoch"], "lease_seconds": 30}, key="agent"),
+            Write("POST", "schedules", schedule, free=("/run/input",)),
+            Write("PATCH", "schedules/{schedule_id}", schedule, free=("/run/input",)),
+            Write("POST", "outbox/retry", {"topic": "test.nobody", "last_error": "http_503", "limit": 10}),
+            Write("POST", "outbox/{message_id}/skip", {"reason": "enough"}),
             Write("POST", "projects", {"slug": "p", "name": "P"}),
             Write("POST", "agents", {"slug": "a", "name": "A"}),
             Write("PUT", "members/{member_id}/roles", {"roles": ["viewer"]}),

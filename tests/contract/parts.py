@@ -23,6 +23,10 @@ WRITES = (
     "POST runs/{run_id}/fork",
     "POST work/claim",
     "POST work/{lease}/heartbeat",
+    "POST schedules",
+    "PATCH schedules/{schedule_id}",
+    "POST outbox/retry",
+    "POST outbox/{message_id}/skip",
     "POST projects",
     "POST agents",
     "PUT members/{member_id}/roles",
@@ -33,7 +37,15 @@ WRITES = (
     "PUT workflows/{workflow}/versions/{version}",
     "PATCH workflows/{workflow}/versions/{version}",
 )
-BODILESS = ("POST keys/{key_id}/revoke", "DELETE members/{member_id}")
+BODILESS = (
+    "POST outbox/{message_id}/retry",
+    "DELETE schedules/{schedule_id}",
+    "POST schedules/{schedule_id}/pause",
+    "POST schedules/{schedule_id}/resume",
+    "POST schedules/{schedule_id}/run-now",
+    "POST keys/{key_id}/revoke",
+    "DELETE members/{member_id}",
+)
 
 _MARK = "@@mark@@"
 

@@ -37,6 +37,9 @@ DEFINER_FUNCTIONS = {
         "audit_unsealed_tenants()": "tenants, ids only",
         "runs_due(integer)": "tenants and what is due in them, ids only",
         "runs_unanchored(integer)": "tenants, ids only",
+        "runs_due_schedules(integer)": "tenants and schedules, ids only",
+        "outbox_due_tenants(text[],integer)": "tenants, ids only",
+        "outbox_purgeable_tenants(double precision)": "tenants, ids only",
     },
     "vault": {},
 }

@@ -53,6 +53,23 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "gates/{gate_id}/refuse", {"reason": "a stranger's wish"}),
     ("POST", "work/claim", {"worker": "stranger"}),
     ("POST", "work/{lease}/heartbeat", {"epoch": 1}),
+    ("GET", "schedules", None),
+    (
+        "POST",
+        "schedules",
+        {"name": "s", "every_seconds": 60, "run": {"workflow": "w", "workflow_version": "1", "steps": [{"name": "a"}]}},
+    ),
+    ("GET", "schedules/{schedule_id}", None),
+    ("PATCH", "schedules/{schedule_id}", {"name": "t"}),
+    ("DELETE", "schedules/{schedule_id}", None),
+    ("POST", "schedules/{schedule_id}/pause", None),
+    ("POST", "schedules/{schedule_id}/resume", None),
+    ("POST", "schedules/{schedule_id}/run-now", None),
+    ("GET", "schedules/{schedule_id}/fires", None),
+    ("GET", "outbox", None),
+    ("POST", "outbox/retry", {}),
+    ("POST", "outbox/{message_id}/retry", None),
+    ("POST", "outbox/{message_id}/skip", {"reason": "a stranger's wish"}),
     ("GET", "projects", None),
     ("POST", "projects", {"slug": "new", "name": "New"}),
     ("GET", "agents", None),
@@ -106,7 +123,8 @@ def listed() -> set[str]:
     """The lists in the resolver's form."""
     converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
     converters |= {
-        f"{{{name}}}": f"<uuid:{name}>" for name in ("run_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
+        f"{{{name}}}": f"<uuid:{name}>"
+        for name in ("run_id", "message_id", "schedule_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
     }
     converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version", "queue")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}

@@ -9,6 +9,7 @@ import httpx
 from kernel import clock
 from kernel.actor import system
 from kernel.context import tenant_scope
+from kernel.outbox import operations as outbox_ops
 from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
@@ -25,6 +26,8 @@ class Story:
     lease: UUID
     effect: str
     gate: str
+    message_id: UUID
+    schedule_id: UUID
     project: str
     agent: str
     words: tuple[str, ...]
@@ -36,6 +39,8 @@ class Story:
             "lease": self.lease,
             "effect_id": self.effect,
             "gate_id": self.gate,
+            "message_id": self.message_id,
+            "schedule_id": self.schedule_id,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
             "queue": f"{self.project}.queue",
@@ -68,6 +73,13 @@ def tell(name: str) -> Story:
         }
         _sent(agent.post("/runs", json=idle, headers={"Idempotency-Key": "r0"}))
         run = _sent(agent.post("/runs", json=body, headers={"Idempotency-Key": "r"}))["id"]
+        later = body | {"steps": [{"name": "fetch", "queue": "nobody"}]}
+        schedule = _sent(
+            admin.post(
+                "/schedules",
+                json={"name": word, "cron": "0 0 1 1 *", "starts_at": "2100-01-01T00:00:00Z", "run": later},
+            )
+        )["id"]
         work = _sent(agent.post("/work/claim", json={"worker": word}))
         commit = {
             "lease": work["lease"], "epoch": work["epoch"], "head": work["run"]["head"],
@@ -80,6 +92,7 @@ def tell(name: str) -> Story:
         work_2 = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run_2}))
         end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}
         _sent(agent.post(f"/runs/{run_2}/commit", json=end, headers={"Idempotency-Key": "c2"}))
+        _sent(admin.post(f"/schedules/{schedule}/run-now"))
     effect, gate = _pay(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
@@ -93,12 +106,17 @@ def tell(name: str) -> Story:
             actor=system("tests"),
             now=now,
         )
+        message_id = outbox_ops.enqueue(
+            tenant=house.id, topic="test.nobody", body={"say": word}, ordering=UUID(run), dedup=word, now=now
+        )
     return Story(
         house=house,
         run_id=UUID(run),
         lease=UUID(work["lease"]),
         effect=effect,
         gate=gate,
+        message_id=message_id,
+        schedule_id=UUID(schedule),
         project=word,
         agent=word,
         words=(
@@ -109,6 +127,8 @@ def tell(name: str) -> Story:
             work["lease"],
             effect,
             gate,
+            str(message_id),
+            schedule,
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),

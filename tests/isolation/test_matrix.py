@@ -34,6 +34,7 @@ def nowhere() -> dict[str, Any]:
         name: uuid7()
         for name in (
             "run_id",
+            "message_id",
             "lease",
             "member_id",
             "key_id",
@@ -43,6 +44,7 @@ def nowhere() -> dict[str, Any]:
             "workflow",
             "version",
             "queue",
+            "schedule_id",
         )
     }
 
@@ -62,6 +64,8 @@ def state(story: "Story") -> dict[str, Any]:
         "runs",
         f"runs/{story.run_id}",
         f"runs/{story.run_id}/events",
+        "outbox",
+        "schedules",
         "projects",
         "agents",
         "members",
@@ -75,6 +79,7 @@ def state(story: "Story") -> dict[str, Any]:
         assert admin.get(f"runs/{story.run_id}/verify").json()["ok"]
     for row in found["keys"]["items"]:
         del row["last_used_at"]
+    del found["outbox"]["oldest_seconds"]
     return found
 
 
@@ -116,7 +121,18 @@ def test_lists_hold_nothing_of_another_tenant(home: "Story", other: "Story", api
     response = api(other.house.keys[key]).get(path)
     assert response.status_code in (200, 403)
     assert [word for word in home.words if word in response.text] == []
-    if key == "admin" and path in ("runs", "projects", "agents", "members", "keys", "audit", "tools", "workflows"):
+    if key == "admin" and path in (
+        "runs",
+        "outbox",
+        "schedules",
+        "projects",
+        "agents",
+        "members",
+        "keys",
+        "audit",
+        "tools",
+        "workflows",
+    ):
         assert any(word in response.text for word in other.words)
 
 
