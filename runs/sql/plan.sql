@@ -9,14 +9,14 @@ begin
 end $$;
 
 -- Makes steps runnable, each with its turn: one after the other behind the last turn of the run and of the queue. So a run with ten
--- thousand steps and one that comes later take turns, and none of them starves.
+-- thousand steps and one that comes later take turns, and none of them starves. Answers whether they can be claimed.
 create function runs_ready(p_tenant uuid, p_run uuid, p_at timestamptz, p_reason text, p_steps uuid[])
-returns void language plpgsql as $$
+returns boolean language plpgsql as $$
 declare
     v_turn bigint;
     v_status text;
 begin
-    if array_length(p_steps, 1) is null then return; end if;
+    if array_length(p_steps, 1) is null then return false; end if;
     -- Nothing more is begun in a run that is being cancelled.
     select r.turn, case when r.cancel_at is null then 'runnable' else 'blocked' end into v_turn, v_status from runs_run r where r.tenant_id = p_tenant and r.id = p_run;
     with readied as (
@@ -28,6 +28,7 @@ begin
         where s.tenant_id = p_tenant and s.id = n.id returning s.turn)
     select max(readied.turn) into v_turn from readied;
     update runs_run set turn = v_turn where tenant_id = p_tenant and id = p_run and turn < v_turn;
+    return v_status = 'runnable';
 end $$;
 
 -- Adds steps to a plan. `p_steps`: [{name, depends_on: [names], queue, priority, max_attempts}]. Answers null, or why it cannot be,
