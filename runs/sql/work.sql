@@ -146,8 +146,9 @@ begin
         select * into s from runs_step x where x.tenant_id = p_tenant and x.id = v_found;
     else
         if array_length(p_queues, 1) > 1 then
-            select array_agg(n order by h.priority desc, h.turn) into v_queues from unnest(p_queues) n cross join lateral (
-                select x.priority, x.turn from runs_step x where x.tenant_id = p_tenant and x.queue = n and x.status = 'runnable'
+            -- Turns of several queues cannot be compared: those of one priority share by chance.
+            select array_agg(n order by h.priority desc, random()) into v_queues from unnest(p_queues) n cross join lateral (
+                select x.priority from runs_step x where x.tenant_id = p_tenant and x.queue = n and x.status = 'runnable'
                 order by x.priority desc, x.turn, x.id limit 1) h;
         end if;
         -- A tenant that limits all its queues together counts its claims one after the other.
