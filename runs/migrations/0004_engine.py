@@ -279,11 +279,6 @@ class Migration(migrations.Migration):
             field=models.UUIDField(null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="turn",
-            field=models.BigIntegerField(default=0),
-        ),
-        migrations.AddField(
             model_name="step",
             name="compensates_id",
             field=models.UUIDField(null=True),
@@ -382,6 +377,17 @@ class Migration(migrations.Migration):
                 models.F("id"),
                 condition=models.Q(("status", "runnable")),
                 name="runs_step_next",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="step",
+            index=models.Index(
+                models.F("tenant_id"),
+                models.F("run_id"),
+                models.F("queue"),
+                models.F("turn"),
+                condition=models.Q(("status", "runnable")),
+                name="runs_step_line",
             ),
         ),
         migrations.AddIndex(

@@ -12,9 +12,9 @@ class Run(TenantModel):
 
     `last_seq` and `last_digest` end the event chain. `head` counts changes of the shared state and plan; `base_version` is the
     newest checkpoint stored whole, and `chain_*` measure the changes stored since. `list_channels` and `value_channels` are keyed
-    digests of the state's top-level names, by which a patch is checked without reading the state. `turn` is the last one given to
-    a step; `ending` what the run becomes after its last step, when that is not `completed`; `cancel_at` the end of a cancellation's
-    grace. `state_schema` is the schema version of the newest state. A fork names the run and the checkpoint that it began with.
+    digests of the state's top-level names, by which a patch is checked without reading the state. `ending` is what the run becomes
+    after its last step, when that is not `completed`; `cancel_at` the end of a cancellation's grace. `state_schema` is the schema
+    version of the newest state. A fork names the run and the checkpoint that it began with.
     """
 
     project_id = models.UUIDField()
@@ -48,7 +48,6 @@ class Run(TenantModel):
     steps_total = models.IntegerField()
     steps_open = models.IntegerField()
     anchored_seq = models.BigIntegerField()
-    turn = models.BigIntegerField(default=0)
     ending = models.CharField(max_length=16, null=True)
     parent_run_id = models.UUIDField(null=True)
     deadline_at = models.DateTimeField(null=True)
@@ -106,7 +105,7 @@ class Step(TenantModel):
     """A named unit of a run's plan.
 
     `epoch` is the fencing number of its current or last lease. A runnable step is due now: one that is to be tried later waits.
-    `turn` orders runnable steps of one priority, so that runs take turns. `due_at` is when a waiting step goes on at the latest,
+    `turn` orders runnable steps of one priority in a queue, so that runs take turns. `due_at` is when a waiting step goes on at the latest,
     null when only what it waits for can wake it. `wait_id` is the child run, gate or effect it waits for. `retry` is its policy:
     `{initial_seconds, factor, max_seconds}`; `compensates` the effect that it is planned to undo.
     """
@@ -159,6 +158,9 @@ class Step(TenantModel):
                 "id",
                 condition=models.Q(status="runnable"),
                 name="runs_step_next",
+            ),
+            models.Index(
+                "tenant_id", "run_id", "queue", "turn", condition=models.Q(status="runnable"), name="runs_step_line"
             ),
             models.Index("tenant_id", "queue", condition=models.Q(status="leased"), name="runs_step_leased"),
             models.Index(

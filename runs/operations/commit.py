@@ -165,6 +165,8 @@ def _check(request: CommitIn) -> UUID | None:
         raise _invalid("checkpoint", "Send either the whole state or a patch.")
     if request.step:
         _check_result(request.step)
+        if request.run and request.step.outcome in ("waiting", "released"):
+            raise _invalid("run", "A run that ends has no step that goes on.")
     for index, effect in enumerate(request.effects):
         if (effect.outcome == "failed") != (effect.error is not None):
             raise _invalid(f"effects/{index}/error", "A failure, and nothing else, has an error.")

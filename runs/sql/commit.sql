@@ -17,7 +17,9 @@ begin
         update runs_step set status = 'skipped', lease_id = null, wait_kind = null, due_at = null, ended_at = p_at
         where tenant_id = p_tenant and run_id = p_run
           and status in ('blocked', 'runnable', 'leased', 'waiting');
-        -- Whoever waits for this run as its child is woken by the sweep: no transaction locks two runs.
+        -- Whoever waits for this run as its child is woken by the sweep: no transaction locks two runs. Who begins to wait just now has
+        -- said so before, or sees the end.
+        perform pg_advisory_xact_lock(hashtextextended(p_run::text, 0));
         update runs_step set due_at = p_at where tenant_id = p_tenant and wait_id = p_run and status = 'waiting' and wait_kind = 'child';
     end if;
     insert into runs_anchordue (tenant_id, id) values (p_tenant, p_run) on conflict do nothing;
@@ -36,8 +38,7 @@ begin
         returning d.id, d.name, d.status, d.waiting_on, d.position)
     select array_agg(id order by position), array_agg(name order by position) into v_ids, v_names
     from freed where waiting_on = 0 and status = 'blocked';
-    perform runs_ready(p_tenant, p_run, p_at, null, v_ids);
-    return v_names;
+    return case when runs_ready(p_tenant, p_run, p_at, null, v_ids) then v_names end;
 end $$;
 
 -- What a run is doing while it is not over: running while a step can go on, else waiting for what the first waiting step waits for.
@@ -79,11 +80,12 @@ declare
     v_due timestamptz;
     v_last text[];
     v_bad text;
+    v_reason text;
     v_effect uuid;
 begin {enter}
     select x.project_id, x.agent_id, x.subject_id, x.data_key_id, x.status, x.last_seq, x.last_digest, x.head, x.base_version,
            x.base_bytes, x.chain_count, x.chain_bytes, x.list_channels, x.value_channels, x.steps_total, x.steps_open, x.ending,
-           x.waiting_for,
+           x.waiting_for, x.cancel_at,
            exists (select from tenancy_apikey k
                    where k.tenant_id = p_tenant and k.id = p_key and k.version = p_key_version and k.revoked_at is null
                      and (k.expires_at is null or k.expires_at > clock_timestamp())) as key_valid
@@ -173,10 +175,11 @@ begin {enter}
         if found then code := 'effects_open'; detail := jsonb_build_object('effect', v_effect); return; end if;
     end if;
     if p_wait ->> 'kind' = 'child' then
-        -- The child's end waits for this lock, or this wait sees that it ended.
-        select case when y.status in ({run_ends}) then 'ended' else 'open' end into v_bad
-        from runs_run y where y.tenant_id = p_tenant and y.id = (p_wait ->> 'id')::uuid and y.id <> p_run
-          and (p_agent is null or y.agent_id = p_agent) and (p_projects is null or y.project_id = any (p_projects)) for share of y;
+        -- The child's end waits for this lock, or this wait sees that it ended. It is not that of the child's row: two runs may begin to
+        -- wait for each other.
+        perform pg_advisory_xact_lock_shared(hashtextextended((p_wait ->> 'id')::uuid::text, 0));
+        perform from runs_run y where y.tenant_id = p_tenant and y.id = (p_wait ->> 'id')::uuid and y.id <> p_run
+          and (p_agent is null or y.agent_id = p_agent) and (p_projects is null or y.project_id = any (p_projects));
         if not found then code := 'unknown_child'; return; end if;
     end if;
 
@@ -252,6 +255,10 @@ begin {enter}
                 when p_outcome = 'dead_letter' or p_outcome = 'unknown' and v_effect is null then 'dead_letter'
                 when s.attempts >= s.max_attempts then 'dead_letter'
                 else 'waiting' end;
+            v_reason := case
+                when p_outcome = 'dead_letter' then 'permanent'
+                when p_outcome = 'unknown' and v_effect is null then 'unknown_outcome'
+                else 'attempts_exhausted' end;
         end if;
         update runs_attempt set ended_at = v_at, outcome = case
             when p_outcome = 'succeeded' then 'succeeded' when p_outcome in ('waiting', 'released') then 'released' else 'failed' end
@@ -260,9 +267,12 @@ begin {enter}
             select (p_wait ->> 'kind'), least(v_at + make_interval(secs => (p_wait ->> 'seconds')::double precision),
                                               (p_wait ->> 'until')::timestamptz)
             into v_bad, v_due;
+            v_reason := 'timer';
             if v_bad = 'child' and exists (select from runs_run y where y.tenant_id = p_tenant and y.id = (p_wait ->> 'id')::uuid
-                                           and y.status in ({run_ends})) then
-                v_due := v_at;
+                                           and y.status in ({run_finals})) then
+                v_due := v_at; v_reason := 'child';
+            elsif v_bad <> 'timer' then
+                v_reason := 'timeout';
             end if;
             update runs_step set status = 'waiting', lease_id = null, attempts = attempts - 1, due_at = v_due, wait_kind = v_bad,
                 wait_name = p_wait ->> 'name', wait_id = (p_wait ->> 'id')::uuid, wake_reason = null, wake_seq = null
@@ -270,7 +280,7 @@ begin {enter}
             if v_bad = 'signal' then
                 perform runs_take_signal(p_tenant, p_run, a.step_id, p_wait ->> 'name', v_at);
             elsif v_due <= v_at then
-                perform runs_ready(p_tenant, p_run, v_at, case v_bad when 'child' then 'child' else 'timer' end, array[a.step_id]);
+                perform runs_ready(p_tenant, p_run, v_at, v_reason, array[a.step_id]);
             end if;
         elsif v_end = 'waiting' then
             if p_outcome = 'retry' or v_effect is not null and exists (
@@ -282,7 +292,9 @@ begin {enter}
                     coalesce((s.retry ->> 'initial_seconds')::double precision, 2)
                     * power(coalesce((s.retry ->> 'factor')::double precision, 2), least(s.attempts - 1, 30)))));
                 v_bad := 'retry';
-                if v_due > s.started_at + make_interval(secs => s.deadline_seconds) then v_end := 'dead_letter'; end if;
+                if v_due > s.started_at + make_interval(secs => s.deadline_seconds) then
+                    v_end := 'dead_letter'; v_reason := 'deadline';
+                end if;
             else
                 v_due := null; v_bad := 'reconciliation';
             end if;
@@ -290,7 +302,9 @@ begin {enter}
                 update runs_step set status = 'waiting', lease_id = null, due_at = v_due, wait_kind = v_bad,
                     wait_id = case v_bad when 'reconciliation' then v_effect end
                 where tenant_id = p_tenant and id = a.step_id;
-                v_last := array['step_retry_scheduled'];
+                select * into r.last_seq, r.last_digest from runs_mark(p_tenant, p_run, r.last_seq, r.last_digest, v_at, 'system', null,
+                    p_lease, 'step_retry_scheduled', a.step_id, runs_labels('attempt', (s.attempts + 1)::text,
+                    'due_at', to_char(v_due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'for', v_bad));
             end if;
         elsif v_end = 'runnable' then
             update runs_step set attempts = attempts - 1 where tenant_id = p_tenant and id = a.step_id;
@@ -309,7 +323,11 @@ begin {enter}
         elsif v_end = 'failed' then
             v_last := array['run_failed']; r.status := 'failed';
         elsif v_end = 'dead_letter' then
-            v_last := array['step_dead_letter', 'run_dead_letter']; r.status := 'dead_letter';
+            select * into r.last_seq, r.last_digest from runs_mark(p_tenant, p_run, r.last_seq, r.last_digest, v_at, 'system', null,
+                p_lease, 'step_dead_letter', a.step_id, runs_labels('reason', v_reason));
+            -- Of a run that is being cancelled nothing is left to be recovered.
+            r.status := case when r.cancel_at is null then 'dead_letter' else 'cancelled' end;
+            v_last := array['run_' || r.status];
         end if;
     end if;
     if p_run_outcome = 'failed' and r.status not in ('failed', 'dead_letter') then

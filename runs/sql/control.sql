@@ -115,6 +115,12 @@ begin
                                  array[v_ids[1]], null, array[p_labels], array[p_payload], p_commitment);
     r.last_seq := r.last_seq + 1;
     update runs_run set status = 'pending', completed_at = null, deadline_at = null, cancel_at = null where tenant_id = p_tenant and id = p_run;
+    if p_action <> 'skip' then
+        -- What certainly did not happen may be tried anew: an operator says so.
+        update runs_effect e set attempts = 0, failure_class = null, retry_at = null, updated_at = v_at
+        where e.tenant_id = p_tenant and e.run_id = p_run and e.status in ('failed', 'reconciled_failed')
+          and (p_action = 'compensate' and e.compensates_id is not null or p_action <> 'compensate' and e.step_id = any (v_ids));
+    end if;
     if p_action = 'compensate' then
         update runs_step set status = 'skipped', wait_kind = null, due_at = null, ended_at = v_at
         where tenant_id = p_tenant and run_id = p_run and status in ('blocked', 'waiting', 'dead_letter', 'failed');
@@ -146,8 +152,21 @@ begin
             perform runs_ready(p_tenant, p_run, v_at, 'operator', v_ids);
         end if;
     end if;
+    if p_action <> 'compensate' then
+        -- A signal may have come meanwhile.
+        for s in select x.id, x.wait_name from runs_step x
+                 where x.tenant_id = p_tenant and x.run_id = p_run and x.status = 'waiting' and x.wait_kind = 'signal' order by x.position loop
+            perform runs_take_signal(p_tenant, p_run, s.id, s.wait_name, v_at);
+        end loop;
+    end if;
     run_status := 'pending';
-    if r.steps_open = 0 then
+    if r.steps_open > 0 then
+        select x.status, x.waiting_for into s from runs_doing(p_tenant, p_run) x;
+        if s.status = 'waiting' then
+            run_status := 'waiting';
+            update runs_run set status = 'waiting', waiting_for = s.waiting_for where tenant_id = p_tenant and id = p_run;
+        end if;
+    else
         run_status := coalesce(r.ending, 'completed');
         select * into r.last_seq, r.last_digest from runs_mark(p_tenant, p_run, r.last_seq, r.last_digest, v_at, 'system', null, null,
             'run_' || run_status, null, null);

@@ -24,12 +24,21 @@ begin
     end loop;
 end $$;
 
+-- A gate is decided, or not asked for any more: all who wait for it go on. The caller holds the run.
+create function runs_gate_over(p_tenant uuid, p_run uuid, p_at timestamptz, p_gate uuid) returns void language plpgsql as $$
+begin
+    perform runs_ready(p_tenant, p_run, p_at, 'gate', array(
+        select s.id from runs_step s
+        where s.tenant_id = p_tenant and s.wait_id = p_gate and s.status = 'waiting' and s.wait_kind = 'gate' order by s.position));
+end $$;
+
 -- What was never permitted, of a step (null: of every step of the run), is given up with its gate and grant.
 create function runs_cancel_effects(
     p_tenant uuid, p_run uuid, p_step uuid, p_at timestamptz, inout seq bigint, inout digest bytea
 ) language plpgsql as $$
 declare
     e record;
+    v_gate uuid;
 begin
     for e in
         select x.id, x.step_id, x.tool from runs_effect x
@@ -38,7 +47,8 @@ begin
     loop
         update runs_effect set status = 'cancelled', updated_at = p_at where tenant_id = p_tenant and id = e.id;
         update runs_gate set status = 'withdrawn', decided_at = p_at
-        where tenant_id = p_tenant and effect_id = e.id and status = 'open';
+        where tenant_id = p_tenant and effect_id = e.id and status = 'open' returning id into v_gate;
+        if found then perform runs_gate_over(p_tenant, p_run, p_at, v_gate); end if;
         update runs_grant set status = 'revoked' where tenant_id = p_tenant and effect_id = e.id and status = 'unused';
         select * into seq, digest from runs_mark(p_tenant, p_run, seq, digest, p_at, 'system', null, null, 'effect_cancelled',
                                                  e.step_id, runs_effect_labels(e.id, e.tool));
@@ -245,6 +255,7 @@ declare
     v_go boolean := false;
     v_grant uuid;
     v_gate uuid;
+    v_old uuid;
     v_rule text;
     v_counted date;
     v_labels text := runs_effect_labels(p_effect, p_tool ->> 'name');
@@ -381,7 +392,9 @@ begin
     end if;
     if v_go and (decision = 'execute' or decision = 'await_approval' and v_gate is null) then
         -- Another action than the one that was asked for, or none that needs asking.
-        update runs_gate set status = 'withdrawn', decided_at = v_at where tenant_id = p_tenant and effect_id = e.id and status = 'open';
+        update runs_gate set status = 'withdrawn', decided_at = v_at where tenant_id = p_tenant and effect_id = e.id and status = 'open'
+        returning id into v_old;
+        if found then perform runs_gate_over(p_tenant, p_run, v_at, v_old); end if;
         update runs_grant set status = case when expires_at <= v_at then 'lapsed' else 'revoked' end
         where tenant_id = p_tenant and effect_id = e.id and status = 'unused' and id is distinct from v_grant;
     end if;
@@ -510,6 +523,9 @@ begin
               and s.status = 'waiting' and (s.wait_kind = 'reconciliation' and s.wait_id = p_effect or s.wait_kind = 'retry')));
         select x.status, x.waiting_for into v_run_status, v_waiting from runs_doing(p_tenant, p_run) x;
     else
+        -- In the dead letter it has nothing to wait for any more, and goes on with its run.
+        update runs_step s set status = 'blocked', wait_kind = null, wait_id = null
+        where s.tenant_id = p_tenant and s.wait_id = p_effect and s.status = 'waiting' and s.wait_kind = 'reconciliation';
         insert into runs_anchordue (tenant_id, id) values (p_tenant, p_run) on conflict do nothing;
     end if;
     update runs_run set last_seq = r.last_seq, last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = p_run;
@@ -550,9 +566,7 @@ begin
     r.last_digest := runs_append(p_tenant, p_run, r.last_seq, r.last_digest, v_at, p_actor_kind, p_actor, null,
         array[case when p_satisfied then 'gate_satisfied' else 'gate_refused' end], array[g.step_id], null, array[p_labels],
         array[p_payload], p_commitment);
-    perform runs_ready(p_tenant, p_run, v_at, 'gate', array(
-        select s.id from runs_step s
-        where s.tenant_id = p_tenant and s.id = g.step_id and s.status = 'waiting' and s.wait_kind = 'gate' and s.wait_id = p_gate));
+    perform runs_gate_over(p_tenant, p_run, v_at, p_gate);
     select x.status, x.waiting_for into v_run_status, v_waiting from runs_doing(p_tenant, p_run) x;
     update runs_run set last_seq = r.last_seq + 1, last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = p_run;
     if v_run_status <> r.status then

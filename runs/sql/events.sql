@@ -49,6 +49,12 @@ begin
     seq := seq + 1;
 end $$;
 
+-- Labels as canonical JSON: names, in their order, and values of the declared vocabulary; those without a value are left out.
+create function runs_labels(variadic p_pairs text[]) returns text immutable language sql as $$
+    select '{' || string_agg('"' || p_pairs[n] || '":"' || p_pairs[n + 1] || '"', ',' order by n) || '}'
+    from generate_series(1, array_length(p_pairs, 1), 2) n where p_pairs[n + 1] is not null
+$$;
+
 create function runs_events(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid, p_after bigint, p_limit integer
 ) returns table (

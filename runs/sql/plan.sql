@@ -8,26 +8,30 @@ begin
     );
 end $$;
 
--- Makes steps runnable, each with its turn: one after the other behind the last turn of the run and of the queue. So a run with ten
--- thousand steps and one that comes later take turns, and none of them starves.
+-- Makes steps runnable, each with its turn: one after the other behind what the run has in that queue and behind the queue's turn. So a
+-- run with ten thousand steps and one that comes later take turns, and none of them starves. Answers whether they can be claimed.
 create function runs_ready(p_tenant uuid, p_run uuid, p_at timestamptz, p_reason text, p_steps uuid[])
-returns void language plpgsql as $$
+returns boolean language plpgsql as $$
 declare
-    v_turn bigint;
     v_status text;
 begin
-    if array_length(p_steps, 1) is null then return; end if;
+    if array_length(p_steps, 1) is null then return false; end if;
     -- Nothing more is begun in a run that is being cancelled.
-    select r.turn, case when r.cancel_at is null then 'runnable' else 'blocked' end into v_turn, v_status from runs_run r where r.tenant_id = p_tenant and r.id = p_run;
-    with readied as (
-        update runs_step s set status = v_status, lease_id = null, due_at = p_at, wait_kind = null, wait_name = null, wait_id = null,
-            wake_reason = coalesce(p_reason, s.wake_reason),
-            turn = n.place + greatest(v_turn, coalesce(
-                (select q.turn from runs_queue q where q.tenant_id = p_tenant and q.name = s.queue), 0))
-        from unnest(p_steps) with ordinality n(id, place)
-        where s.tenant_id = p_tenant and s.id = n.id returning s.turn)
-    select max(readied.turn) into v_turn from readied;
-    update runs_run set turn = v_turn where tenant_id = p_tenant and id = p_run and turn < v_turn;
+    select case when r.cancel_at is null then 'runnable' else 'blocked' end into v_status
+    from runs_run r where r.tenant_id = p_tenant and r.id = p_run;
+    with line as (
+        select n.id, x.queue, row_number() over (partition by x.queue order by n.place) as place
+        from unnest(p_steps) with ordinality n(id, place) join runs_step x on x.tenant_id = p_tenant and x.id = n.id
+    ), queue as (
+        select l.queue, greatest(q.turn, (
+            select x.turn from runs_step x
+            where x.tenant_id = p_tenant and x.run_id = p_run and x.queue = l.queue and x.status = 'runnable'
+            order by x.turn desc limit 1)) as turn
+        from (select distinct queue from line) l left join runs_queue q on q.tenant_id = p_tenant and q.name = l.queue)
+    update runs_step s set status = v_status, lease_id = null, due_at = p_at, wait_kind = null, wait_name = null, wait_id = null,
+        wake_reason = coalesce(p_reason, s.wake_reason), turn = line.place + coalesce(queue.turn, 0)
+    from line join queue on queue.queue = line.queue where s.tenant_id = p_tenant and s.id = line.id;
+    return v_status = 'runnable';
 end $$;
 
 -- Adds steps to a plan. `p_steps`: [{name, depends_on: [names], queue, priority, max_attempts}]. Answers null, or why it cannot be,
@@ -111,12 +115,12 @@ begin
         tenant_id, id, project_id, workflow, workflow_version, agent_id, agent_version, subject_id, data_key_id, labels, versions,
         correlation_digest, task_digest, creation_key, creation_request, status, last_seq, last_digest, head, base_version,
         base_bytes, chain_count, chain_bytes, list_channels, value_channels, steps_total, steps_open, anchored_seq,
-        turn, parent_run_id, deadline_at, created_at, updated_at
+        parent_run_id, deadline_at, created_at, updated_at
     ) values (
         p_tenant, p_run, p_project, p_workflow, p_workflow_version, p_agent, p_agent_version, p_subject, p_data_key, p_labels,
         p_versions, p_correlation, p_task, p_creation_key, p_request, 'pending', 0, v_genesis, 0, 0,
         0, 0, 0, '{}', '{}', jsonb_array_length(p_steps), jsonb_array_length(p_steps), 0,
-        0, p_parent, v_at + make_interval(secs => p_deadline), v_at, v_at
+        p_parent, v_at + make_interval(secs => p_deadline), v_at, v_at
     ) on conflict (tenant_id, creation_key) do nothing;
     if not found then
         select r.id, r.creation_request, r.agent_id is not distinct from p_agent and r.project_id = p_project

@@ -21,7 +21,7 @@ begin
     v_reason := case
         when s.wait_kind in ('retry', 'timer') then s.wait_kind
         when s.wait_kind = 'child' and exists (
-            select from runs_run y where y.tenant_id = p_tenant and y.id = s.wait_id and y.status in ({run_ends})) then 'child'
+            select from runs_run y where y.tenant_id = p_tenant and y.id = s.wait_id and y.status in ({run_finals})) then 'child'
         else 'timeout' end;
     -- Why a step is tried again matters less than the message that it was given before.
     perform runs_ready(p_tenant, r.id, v_at, case when s.wake_seq is null then v_reason end, array[p_step]);
@@ -69,7 +69,8 @@ begin
         code := 'not_found'; return;
     end if;
     if not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
-    select case when g.request_digest = p_request then 'replayed' else 'idempotency_key_reused' end, g.seq, g.taken_at is not null
+    select case when g.request_digest = p_request then 'replayed' else 'idempotency_key_reused' end, g.seq,
+           coalesce(g.taken_at = g.received_at, false)
     into code, seq, woken
     from runs_signal g where g.tenant_id = p_tenant and g.run_id = p_run and g.key_digest = p_idempotency;
     if found then return; end if;
@@ -135,16 +136,19 @@ begin
     perform smriti_enter(p_tenant);
     if not runs_key_valid(p_tenant, p_key, p_key_version) then code := 'key_refused'; return; end if;
     if p_claim_key is not null then
+        perform pg_advisory_xact_lock(hashtextextended(encode(p_claim_key, 'hex'), 0));
         select a.id, a.expires_at, a.step_id into lease, expires_at, v_found from runs_attempt a
         join runs_step x on x.tenant_id = a.tenant_id and x.id = a.step_id and x.lease_id = a.id
-        where a.tenant_id = p_tenant and a.claim_key = p_claim_key and a.worker = p_worker and a.expires_at > clock_timestamp();
+        where a.tenant_id = p_tenant and a.claim_key = p_claim_key and a.key_id = p_key and a.worker = p_worker
+          and a.expires_at > clock_timestamp();
     end if;
     if lease is not null then
         select * into s from runs_step x where x.tenant_id = p_tenant and x.id = v_found;
     else
         if array_length(p_queues, 1) > 1 then
-            select array_agg(n order by h.priority desc, h.turn) into v_queues from unnest(p_queues) n cross join lateral (
-                select x.priority, x.turn from runs_step x where x.tenant_id = p_tenant and x.queue = n and x.status = 'runnable'
+            -- Turns of several queues cannot be compared: those of one priority share by chance.
+            select array_agg(n order by h.priority desc, random()) into v_queues from unnest(p_queues) n cross join lateral (
+                select x.priority from runs_step x where x.tenant_id = p_tenant and x.queue = n and x.status = 'runnable'
                 order by x.priority desc, x.turn, x.id limit 1) h;
         end if;
         -- A tenant that limits all its queues together counts its claims one after the other.
@@ -158,7 +162,13 @@ begin
         v_all_tokens := runs_queue_tokens(everything.rate_per_minute, everything.burst, everything.tokens, everything.refilled_at, v_at);
         if v_all_tokens < 1 then code := 'nothing'; return; end if;
 
+        -- The limits of several queues are locked in one order, whatever order they are looked at in.
+        if array_length(v_queues, 1) > 1 then
+            perform from runs_queue x where x.tenant_id = p_tenant and x.name = any (v_queues)
+                and (x.max_leased is not null or x.rate_per_minute is not null) order by x.name for no key update;
+        end if;
         foreach v_queue in array coalesce(v_queues, '{}') loop
+            v_tokens := null;
             select * into q from runs_queue x where x.tenant_id = p_tenant and x.name = v_queue;
             continue when q.paused;
             if q.max_leased is not null or q.rate_per_minute is not null then
@@ -289,7 +299,7 @@ declare
 begin
     perform smriti_enter(p_tenant);
     select x.run_id into a from runs_attempt x where x.tenant_id = p_tenant and x.id = p_lease;
-    select x.id, x.status, x.last_seq, x.last_digest, x.completed_at into r
+    select x.id, x.status, x.last_seq, x.last_digest, x.completed_at, x.cancel_at into r
     from runs_run x where x.tenant_id = p_tenant and x.id = a.run_id for no key update skip locked;
     if not found then return false; end if;
     v_at := clock_timestamp();
@@ -307,11 +317,14 @@ begin
         perform runs_ready(p_tenant, r.id, v_at, case when s.wake_seq is null then 'lease_lost' end, array[s.id]);
     else
         update runs_step set status = 'dead_letter', lease_id = null, ended_at = v_at where tenant_id = p_tenant and id = s.id;
-        r.status := 'dead_letter';
+        r.status := case when r.cancel_at is null then 'dead_letter' else 'cancelled' end;
         r.completed_at := v_at;
-        r.last_digest := runs_append(p_tenant, r.id, r.last_seq, r.last_digest, v_at, 'system', null, p_lease,
-            array['step_dead_letter', 'run_dead_letter'], array_fill(s.id, array[2]), null, null, null, null);
-        select * into r.last_seq, r.last_digest from runs_end(p_tenant, r.id, v_at, r.status, r.last_seq + 2, r.last_digest);
+        select * into r.last_seq, r.last_digest from runs_mark(
+            p_tenant, r.id, r.last_seq, r.last_digest, v_at, 'system', null, p_lease, 'step_dead_letter', s.id,
+            runs_labels('reason', case when s.attempts >= s.max_attempts then 'attempts_exhausted' else 'deadline' end));
+        select * into r.last_seq, r.last_digest from runs_mark(
+            p_tenant, r.id, r.last_seq, r.last_digest, v_at, 'system', null, p_lease, 'run_' || r.status, s.id, null);
+        select * into r.last_seq, r.last_digest from runs_end(p_tenant, r.id, v_at, r.status, r.last_seq, r.last_digest);
     end if;
     update runs_run set status = r.status, completed_at = r.completed_at, last_seq = r.last_seq,
         last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = r.id;

@@ -79,6 +79,31 @@ class Worker:
         body = {"lease": self.lease, "epoch": self.epoch, "result": result, **extra}
         return self.http.post(f"/effects/{effect}/reconcile", json=body)
 
+    def wait(self, **wait: Any) -> dict[str, Any]:
+        """Ends the attempt by waiting; `timer`, `signal` or `child`."""
+        return self.commit(step={"outcome": "waiting", "wait": wait})
+
+    def signal(
+        self, name: str = "answer", *, key: str | None = None, run: str | None = None, **extra: Any
+    ) -> httpx.Response:
+        """A signal to the run (or another one), whatever the status."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self.http.post(f"/runs/{run or self.run}/signals", json={"name": name, **extra}, headers=headers)
+
+    def status(self) -> tuple[str, str | None]:
+        """What the run is doing, and what it waits for."""
+        run = self.get("")["run"]
+        return run["status"], run["waiting_for"]
+
+    def step(self, name: str) -> dict[str, Any]:
+        (found,) = [step for step in self.get("")["steps"] if step["name"] == name]
+        return dict(found)
+
+    def idle(self) -> bool:
+        """Whether there is nothing to claim."""
+        answer = self.http.post("/work/claim", json={"worker": "w", "queues": [self.queue]})
+        return answer.status_code == 204
+
     def effects(self) -> list[dict[str, Any]]:
         answer = self.http.get("/effects", params={"run_id": self.run})
         assert answer.status_code == 200, answer.text
@@ -114,6 +139,16 @@ def expire(lease: str) -> None:
         database.execute(
             "update runs_attempt set expires_at = clock_timestamp() - interval '1 second' where id = %s", [lease]
         )
+
+
+def pass_time(run: str) -> None:
+    """Time passes until whatever the steps of a run wait for is due, and the sweep has been."""
+    with tamperer() as database:
+        database.execute(
+            "update runs_step set due_at = clock_timestamp() where run_id = %s and status = 'waiting' and due_at is not null",
+            [run],
+        )
+    operations.sweep()
 
 
 def settle(effect: str) -> None:
