@@ -105,9 +105,9 @@ class Step(TenantModel):
     """A named unit of a run's plan.
 
     `epoch` is the fencing number of its current or last lease. A runnable step is due now: one that is to be tried later waits.
-    `turn` orders runnable steps of one priority in a queue, so that runs take turns. `due_at` is when a waiting step goes on at the latest,
-    null when only what it waits for can wake it. `wait_id` is the child run, gate or effect it waits for. `retry` is its policy:
-    `{initial_seconds, factor, max_seconds}`; `compensates` the effect that it is planned to undo.
+    `turn` orders runnable steps of one priority in a queue, so that runs take turns. `due_at` is when a waiting step goes on at the
+    latest, null when only what it waits for can wake it. `wait_id` is the child run, gate or effect it waits for. `retry` is its
+    policy: `{initial_seconds, factor, max_seconds}`; `compensates` the effect that it is planned to undo.
     """
 
     run_id = models.UUIDField()

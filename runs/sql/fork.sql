@@ -22,12 +22,12 @@ begin
     insert into runs_run (
         tenant_id, id, project_id, workflow, workflow_version, agent_id, agent_version, subject_id, data_key_id, labels, versions,
         correlation_digest, task_digest, creation_key, creation_request, status, last_seq, last_digest, head, base_version,
-        base_bytes, chain_count, chain_bytes, list_channels, value_channels, steps_total, steps_open, anchored_seq, turn,
+        base_bytes, chain_count, chain_bytes, list_channels, value_channels, steps_total, steps_open, anchored_seq,
         created_at, updated_at, state_schema, forked_from, forked_version
     ) values (
         p_tenant, p_run, r.project_id, r.workflow, p_workflow_version, r.agent_id, r.agent_version, r.subject_id, r.data_key_id, r.labels,
         r.versions, r.correlation_digest, r.task_digest, v_genesis, v_genesis, 'pending', 0, v_genesis, 1, 1,
-        octet_length(p_body), 0, 0, p_lists, p_values, v_total, v_total - cardinality(p_carried), 0, 0,
+        octet_length(p_body), 0, 0, p_lists, p_values, v_total, v_total - cardinality(p_carried), 0,
         v_at, v_at, p_schema, p_source, p_version
     );
     v_detail := runs_plan(p_tenant, p_run, v_at, 0, p_steps);
