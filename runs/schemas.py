@@ -121,8 +121,12 @@ def _compile(schema: bytes) -> Compiled:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A subschema: those applied to the same value, and those applied to a member or element (None: to any of them)."""
+    """A subschema: those applied to the same value, and those applied to a member or element (None: to any of them).
 
+    `weight`: what it costs by itself; a list of allowed values or required names is gone through.
+    """
+
+    weight: int
     here: tuple[str, ...]
     below: tuple[tuple[str | None, str], ...]
 
@@ -176,7 +180,7 @@ def _flatten(nodes: dict[str, _Node]) -> dict[str, tuple[int, dict[str | None, C
                     stack.append((here, False))
                 continue
             open_ways.discard(way)
-            weight = 1
+            weight = nodes[way].weight
             buckets: dict[str | None, Counter[str]] = {}
             for key, target in nodes[way].below:
                 buckets.setdefault(key, Counter())[target] += 1
@@ -216,7 +220,7 @@ class _Graph:
     def _node(self, way: str) -> _Node:
         value = self._reach(way)
         if isinstance(value, bool):
-            return _Node((), ())
+            return _Node(1, (), ())
         if not isinstance(value, dict):
             raise _Refused(way, "invalid_schema", "A schema is an object, or true or false.")
         self._refuse_what_leads_outside(way, value)
@@ -235,7 +239,8 @@ class _Graph:
         here += [self._target(way, word, value[word]) for word in ("$ref", "$dynamicRef") if word in value]
         if "unevaluatedProperties" in value or "unevaluatedItems" in value:
             here += here  # once to judge the value, once to learn what was evaluated
-        return _Node(tuple(here), tuple(below))
+        weight = 1 + (len(_list(value.get("enum"))) + len(_list(value.get("required")))) // 4
+        return _Node(weight, tuple(here), tuple(below))
 
     def _refuse_what_leads_outside(self, way: str, value: dict[str, Any]) -> None:
         if value.get("$schema", DIALECT) not in (DIALECT, DIALECT + "#"):

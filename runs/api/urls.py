@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import effects, hot, outbox, queues, registry, resume, schedules, views
+from runs.api import effects, hot, outbox, queues, registry, replay, resume, schedules, views
 
 
 class IdentifierConverter:
@@ -34,6 +34,7 @@ urlpatterns = [
     path("runs", views.runs),
     path("runs/<uuid:run_id>", views.RunView.as_view()),
     path("runs/<uuid:run_id>/resume", resume.ResumeView.as_view()),
+    path("runs/<uuid:run_id>/replay", replay.ReplayView.as_view()),
     path("runs/<uuid:run_id>/fork", resume.ForkView.as_view()),
     path("runs/<uuid:run_id>/cancel", views.CancelView.as_view()),
     path("runs/<uuid:run_id>/recover", views.RecoverView.as_view()),

@@ -36,6 +36,7 @@ from runs.queries.registry import (
     workflow_version,
     workflow_versions,
 )
+from runs.queries.replay import Replay, replay
 from runs.queries.resume import ResumePlan, resume_plan
 from runs.queries.verify import Verification, verify_run
 
@@ -53,6 +54,7 @@ __all__ = [
     "GatePage",
     "GateRow",
     "QueueRow",
+    "Replay",
     "ResumePlan",
     "RunDetail",
     "RunFilter",
@@ -81,6 +83,7 @@ __all__ = [
     "list_tools",
     "list_workflows",
     "oldest_runs",
+    "replay",
     "require_visible",
     "resume_plan",
     "tool_version",

@@ -29,6 +29,7 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "runs/{run_id}/fork", {"reason": "a stranger's wish"}),
     ("POST", "runs/{run_id}/cancel", {"reason": "a stranger's wish"}),
     ("GET", "runs/{run_id}/verify", None),
+    ("GET", "runs/{run_id}/replay", None),
     ("POST", "runs/{run_id}/recover", {"action": "retry", "reason": "a stranger's wish"}),
     ("POST", "runs/recover", {"action": "retry", "reason": "a stranger's wish"}),
     ("POST", "runs/{run_id}/signals", {"name": "answer"}),

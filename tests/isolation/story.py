@@ -87,7 +87,7 @@ def tell(name: str) -> Story:
             "checkpoint": {"state": {"say": word}}, "step": {"outcome": "succeeded", "output": {"say": word}},
         }  # fmt: skip
         _sent(agent.post(f"/runs/{run}/commit", json=commit, headers={"Idempotency-Key": "c"}))
-        work = _sent(agent.post("/work/claim", json={"worker": word}))
+        work = _sent(agent.post("/work/claim", json={"worker": word, "lease_seconds": 3600}))
         run_2 = _sent(agent.post("/runs", json=body | {"steps": steps[:1]}, headers={"Idempotency-Key": "r2"}))["id"]
         work_2 = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run_2}))
         end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}

@@ -73,6 +73,12 @@ class TestSchemas:
         [error] = schemas.check(json.dumps(schema).encode(), at="/input_schema")
         assert (error.path, error.code) == ("/input_schema", "too_complex")
 
+    def test_long_lists_of_allowed_values_count(self) -> None:
+        schema = json.dumps({"items": {"enum": list(range(20_000))}}).encode()
+        assert schemas.check(schema, at="") == []
+        assert schemas.errors(schema, b"[19999]") == []
+        assert schemas.errors(schema, json.dumps([19_999] * 20_000).encode())[0].code == "too_complex"
+
     @pytest.mark.parametrize("schema", ['{"$ref": "#"}', '{"allOf": [{"not": {"$ref": "#"}}]}'])
     def test_a_schema_that_goes_in_circles_is_refused(self, schema: str) -> None:
         assert schemas.check(schema.encode(), at="")[0].code == "invalid_schema"
