@@ -23,6 +23,7 @@ from runs.queries.ledger import (
     list_gates,
 )
 from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs, oldest_runs
+from runs.queries.live import START, FeedCursor, FeedItem, FeedPage, Tail, feed, last_seqs, tail, visible
 from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
 from runs.queries.queues import QueueRow, list_queues
 from runs.queries.registry import (
@@ -40,6 +41,7 @@ from runs.queries.resume import ResumePlan, resume_plan
 from runs.queries.verify import Verification, verify_run
 
 __all__ = [
+    "START",
     "AttemptRow",
     "Change",
     "CheckpointRow",
@@ -50,6 +52,9 @@ __all__ = [
     "EffectRow",
     "EventPage",
     "EventRow",
+    "FeedCursor",
+    "FeedItem",
+    "FeedPage",
     "GatePage",
     "GateRow",
     "QueueRow",
@@ -59,6 +64,7 @@ __all__ = [
     "RunPage",
     "RunRow",
     "StepRow",
+    "Tail",
     "UnknownTool",
     "Verification",
     "WaitReason",
@@ -69,10 +75,12 @@ __all__ = [
     "event_payload",
     "events_for_key",
     "events_page",
+    "feed",
     "get_effect",
     "get_run",
     "get_tool",
     "get_workflow",
+    "last_seqs",
     "latest_checkpoint",
     "list_effects",
     "list_gates",
@@ -83,9 +91,11 @@ __all__ = [
     "oldest_runs",
     "require_visible",
     "resume_plan",
+    "tail",
     "tool_version",
     "tool_versions",
     "verify_run",
+    "visible",
     "workflow_version",
     "workflow_versions",
 ]
