@@ -19,6 +19,11 @@ def fire_schedules(**_: Any) -> int:
     return schedules.fire_schedules()
 
 
+@shared_task(name="runs.count_metrics")
+def count_metrics(**_: Any) -> int:
+    return operations.count_metrics(seconds=8)
+
+
 @shared_task(name="runs.anchor_heads")
 def anchor_heads(**_: Any) -> int:
     return operations.anchor_heads(now=clock.now())

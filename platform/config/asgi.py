@@ -15,6 +15,13 @@ from config.startup import refuse_unsafe_roles
 
 
 class WaitsHandler(ASGIHandler):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        # Django's own gives each request a thread for its signals and keeps it until the answer is over: one thread for each
+        # open stream. Without that context all requests share one.
+        if scope["type"] != "http":
+            raise ValueError(f"only HTTP is served, not {scope['type']}")
+        await self.handle(scope, receive, send)
+
     def load_middleware(self, is_async: bool = True) -> None:
         handler: Any = self
         handler._view_middleware = handler._template_response_middleware = handler._exception_middleware = []

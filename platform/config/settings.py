@@ -70,6 +70,7 @@ try:
     ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", [urlsplit(BASE_URL).hostname or "", "127.0.0.1", "localhost"])
     LOG_LEVEL = env.str("LOG_LEVEL", "INFO").upper()
     RATE_LIMIT = env.int("RATE_LIMIT", 300_000)  # requests a minute for each API key; 0: none
+    METRICS_TOKEN = env.str("METRICS_TOKEN", "")  # `/metrics` answers who sends it; without one, nobody
     HOT_POOL_SIZE = env.int("HOT_POOL_SIZE", 8)
     # A pooler in transaction mode stands before PostgreSQL: nothing may be prepared on a connection, or kept on it.
     TRANSACTION_POOLER = env.bool("TRANSACTION_POOLER", False)
@@ -81,6 +82,8 @@ try:
     OUTBOX_PORTS = frozenset(env.list("OUTBOX_PORTS", [80, 443], subcast=int))  # where requests may go
     # Networks that requests may reach although they are not public, such as 10.1.0.0/16.
     OUTBOX_ALLOW_PRIVATE = tuple(env.list("OUTBOX_ALLOW_PRIVATE", [], subcast=ip_network))
+    STREAM_HEARTBEAT = env.float("STREAM_HEARTBEAT", 15.0)  # seconds; a quiet stream says so often that it is alive
+    STREAMS_PER_TENANT = env.int("STREAMS_PER_TENANT", 5000)  # live streams of a tenant that one process keeps open
 except EnvError as error:
     if "pytest" in sys.modules or "mypy" in sys.modules:
         raise ImproperlyConfigured(str(error)) from error
@@ -245,6 +248,7 @@ CELERY_BEAT_SCHEDULE = {
     "outbox.dispatch": {"task": "outbox.dispatch", "schedule": 1.0},
     "outbox.purge": {"task": "outbox.purge", "schedule": 60.0},
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
+    "runs.count_metrics": {"task": "runs.count_metrics", "schedule": 10.0},
     "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},
 }
 

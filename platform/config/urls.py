@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from config import health
+from config import health, metrics
 from kernel.web import door
 from tenancy.ui.door import enter
 from tenancy.ui.urls import account_urlpatterns
@@ -12,6 +12,7 @@ door.install(enter)
 urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("metrics", metrics.metrics),
     path("api/v1/", include("kernel.rest.urls")),
     path("api/v1/", include("runs.api.urls")),
     path("api/v1/", include("tenancy.api.urls")),

@@ -8,6 +8,7 @@ urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("", include("runs.api.waits")),
+    path("", include("runs.api.streams")),
 ]
 
 handler404 = "kernel.rest.problems.not_found"

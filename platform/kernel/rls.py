@@ -44,11 +44,16 @@ def policy_sql(table: str, *, column: str = "tenant_id", definer_reads: bool = F
         revoke all on {table} from public;
     """
     if definer_reads:
-        sql += f"""
+        sql += definer_reads_sql(table)
+    return sql
+
+
+def definer_reads_sql(table: str) -> str:
+    """The statements that let definer functions read a table of every tenant."""
+    return f"""
         create policy definer on {table} for select to {roles.DEFINER} using (true);
         grant select on {table} to {roles.DEFINER};
         """
-    return sql
 
 
 class TenantTable(Operation):

@@ -30,9 +30,10 @@ SCOPES: Final = (
     "tools:write",
     "schedules:read",
     "schedules:write",
+    "metrics:read",
 )
 
-_READ: Final = frozenset({"runs:read", "projects:read", "members:read", "tools:read", "schedules:read"})
+_READ: Final = frozenset({"runs:read", "projects:read", "members:read", "tools:read", "schedules:read", "metrics:read"})
 ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
     Role.OWNER: frozenset(SCOPES),
     Role.ADMIN: frozenset(SCOPES),

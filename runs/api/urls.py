@@ -5,6 +5,7 @@ from typing import Any
 from django.urls import path, register_converter
 
 from runs.api import effects, hot, outbox, queues, registry, replay, resume, schedules, views
+from runs.api import effects, hot, metrics, outbox, queues, registry, resume, schedules, streams, views
 
 
 class IdentifierConverter:
@@ -36,6 +37,13 @@ urlpatterns = [
     path("runs/<uuid:run_id>/resume", resume.ResumeView.as_view()),
     path("runs/<uuid:run_id>/replay", replay.ReplayView.as_view()),
     path("runs/<uuid:run_id>/fork", resume.ForkView.as_view()),
+    path("runs/<uuid:run_id>/events/stream", streams.run_elsewhere),
+    path("events/stream", streams.tenant_elsewhere),
+    path("metrics/runs", metrics.RunsMetricsView.as_view()),
+    path("metrics/steps", metrics.StepsMetricsView.as_view()),
+    path("metrics/tools", metrics.ToolsMetricsView.as_view()),
+    path("metrics/cost", metrics.CostMetricsView.as_view()),
+    path("metrics/queues", metrics.QueuesMetricsView.as_view()),
     path("runs/<uuid:run_id>/cancel", views.CancelView.as_view()),
     path("runs/<uuid:run_id>/recover", views.RecoverView.as_view()),
     path("runs/recover", views.RecoverManyView.as_view()),

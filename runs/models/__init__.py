@@ -6,7 +6,9 @@ part of a run and is written by its operations.
 """
 
 from runs.models.effect import Decision, Effect, Evidence, Gate, Grant, ToolUsage
+from runs.models.feed import Feed, FeedDue, FeedHead
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
+from runs.models.metrics import Rollup, RollupCursor, RollupTotal
 from runs.models.registry import Tool, Workflow
 from runs.models.run import Attempt, Queue, Run, Signal, Step, StepDependency
 from runs.models.schedule import Schedule, ScheduleFire
@@ -21,9 +23,15 @@ __all__ = [
     "Effect",
     "Event",
     "Evidence",
+    "Feed",
+    "FeedDue",
+    "FeedHead",
     "Gate",
     "Grant",
     "Queue",
+    "Rollup",
+    "RollupCursor",
+    "RollupTotal",
     "Run",
     "Schedule",
     "ScheduleFire",

@@ -15,6 +15,7 @@ class Run(TenantModel):
     digests of the state's top-level names, by which a patch is checked without reading the state. `ending` is what the run becomes
     after its last step, when that is not `completed`; `cancel_at` the end of a cancellation's grace. `state_schema` is the schema
     version of the newest state. A fork names the run and the checkpoint that it began with.
+    `feed_due`: the log grew since it was last quiet (runs.models.feed).
     """
 
     project_id = models.UUIDField()
@@ -52,6 +53,7 @@ class Run(TenantModel):
     parent_run_id = models.UUIDField(null=True)
     deadline_at = models.DateTimeField(null=True)
     cancel_at = models.DateTimeField(null=True)
+    feed_due = models.BooleanField(db_default=False, default=False)
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     updated_at = models.DateTimeField()

@@ -4,8 +4,10 @@ from runs.operations.commit import Committed, commit
 from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
 from runs.operations.effects import Decided, Reconciled, decide_gate, reconcile, reserve
+from runs.operations.feed import advance_feed, feed_hint, log_hint
 from runs.operations.fork import Forked, fork_run
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
+from runs.operations.metrics import count_metrics, count_tenant, recount
 from runs.operations.queues import set_queue
 from runs.operations.registry import register_tool, register_workflow, set_tool_enabled, set_workflow_enabled
 from runs.operations.resume import resume_run
@@ -20,15 +22,21 @@ __all__ = [
     "Kept",
     "Reconciled",
     "Signalled",
+    "advance_feed",
     "anchor_heads",
     "cancel_run",
     "claim",
     "commit",
+    "count_metrics",
+    "count_tenant",
     "create_run",
     "decide_gate",
+    "feed_hint",
     "fork_run",
     "heartbeat",
+    "log_hint",
     "reconcile",
+    "recount",
     "recover_run",
     "recover_runs",
     "register_tool",

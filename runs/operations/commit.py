@@ -14,6 +14,7 @@ from kernel.errors import DomainError, FieldError
 from privacy import guard, keys
 from privacy.keys import DataKey
 from runs import patch, sealing
+from runs.operations.feed import tell_grown
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.operations.snapshot import snapshot
@@ -116,6 +117,8 @@ def commit(
         if code in ("ok", "replayed"):
             if code == "ok" and (runnable or _gives_back(request)):
                 hints.publish(work_hint(tenant))
+            if code == "ok":
+                tell_grown(tenant, run_id)
             if snapshot_due:
                 _pack(tenant, run_id)
             return Committed(first_seq, last_seq, chain, head, run_status, runnable)

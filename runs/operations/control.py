@@ -18,6 +18,7 @@ from kernel.errors import DomainError, NotFound
 from privacy import guard, keys
 from runs import sealing
 from runs.models import Anchor, AnchorDue, Effect, Run, Step
+from runs.operations.feed import feed_hint, tell_grown_at_commit
 from runs.operations.lease import work_hint
 from runs.operations.refusals import RunFinished, refusal
 from runs.queries import ledger
@@ -55,6 +56,7 @@ def sweep(*, limit: int = 1000) -> int:
             if pool.one(SWEEPS[kind], (tenant, found))[0]:
                 done += 1
                 hints.publish(work_hint(tenant))
+                hints.publish_if_awaited(feed_hint(tenant))
         except DatabaseError:
             logger.exception("sweep_failed", extra={"kind": kind, "tenant": str(tenant), "id": str(found)})
     return done
@@ -78,6 +80,7 @@ def cancel_run(
         (answer,) = cursor.fetchone()
     if answer != "ok":
         raise RunFinished(f"The run is {answer} already.", extra={"run_status": answer})
+    tell_grown_at_commit(tenant, run_id)
     audit_ops.record(
         tenant=tenant, actor=actor, action="run.cancelled", target_kind="run", target_id=run_id,
         content={"reason": reason}, now=now,
@@ -115,6 +118,7 @@ def recover_run(
         content={"action": action, "step": step, "reason": reason}, now=now,
     )  # fmt: skip
     hints.publish(work_hint(tenant))
+    tell_grown_at_commit(tenant, run_id)
     recovered: str = status
     return recovered
 

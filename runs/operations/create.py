@@ -17,6 +17,7 @@ from kernel.errors import DomainError, FieldError, Forbidden
 from privacy import guard, keys
 from privacy import operations as privacy_ops
 from runs import sealing
+from runs.operations.feed import tell_grown_at_commit
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.queries import ledger
@@ -101,6 +102,7 @@ def create_run(
         if code in ("ok", "replayed"):
             if code == "ok":
                 transaction.on_commit(partial(hints.publish, work_hint(tenant)))
+                tell_grown_at_commit(tenant, run_id)
                 sealing.remember(tenant=tenant, run_id=run_id, key=RunKey(place.data_key_id, place.key_epoch))
             return Created(run_id=created, replayed=code == "replayed")
         if code != "subject_changed" or last_try:

@@ -25,6 +25,7 @@ from privacy import guard, keys
 from runs import ports, sealing
 from runs import registry as rules
 from runs.models import Attempt, Effect, Gate, Grant
+from runs.operations.feed import tell_grown, tell_grown_at_commit
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.ports import ProposedAction
@@ -136,6 +137,7 @@ def reserve(
     else:
         raise AssertionError("an effect that never stands still")
     ledger.remember_tool(tenant=tenant, effect_id=effect, name=call.tool.name, version=call.tool.version)
+    tell_grown(tenant, run_id)
     if decision == "await_approval":
         hints.publish(f"gates:{tenant}")
     return decided
@@ -214,6 +216,7 @@ def settle_unknown(
             code, status, detail = cursor.fetchone()
         if code == "ok":
             hints.publish(work_hint(tenant))
+            tell_grown_at_commit(tenant, row.run_id)
             return Reconciled(effect_id, status)
         if code != "moved":
             raise refusal(code, run_id=row.run_id, detail=_loaded(detail))
@@ -245,6 +248,7 @@ def decide_gate(
         content={"reason": reason, "effect": str(gate.effect_id), "digest": bytes(gate.action_digest).hex()}, now=now,
     )  # fmt: skip
     hints.publish(work_hint(tenant))
+    tell_grown_at_commit(tenant, gate.run_id)
     granted: UUID | None = grant
     return granted
 

@@ -9,6 +9,7 @@ from kernel.call import Call
 from kernel.errors import NotFound
 from privacy import codec, keys
 from runs import sealing
+from runs.operations.feed import tell_grown
 from runs.operations.refusals import refusal
 from runs.wire import ClaimIn, HeartbeatIn
 from tenancy.queries import Principal
@@ -77,6 +78,7 @@ def claim(
     if code != "ok":
         raise refusal(code, run_id=run_id, detail=None)
     workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload, reason, woken, compensates = rest
+    tell_grown(tenant, run)
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
     creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=payload).body
     message = None if woken is None else codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=woken).body

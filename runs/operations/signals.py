@@ -8,6 +8,7 @@ from kernel import hints
 from kernel.call import Call
 from privacy import guard, keys
 from runs import sealing
+from runs.operations.feed import tell_grown
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.wire import SignalIn
@@ -52,6 +53,7 @@ def signal(
         if code in ("ok", "replayed"):
             if woken and code == "ok":
                 hints.publish(work_hint(tenant))
+            tell_grown(tenant, run_id)
             return Signalled(seq, woken)
         if code == "subject_changed" and not last_try:
             sealing.forget(tenant=tenant, run_id=run_id)

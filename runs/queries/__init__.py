@@ -23,6 +23,7 @@ from runs.queries.ledger import (
     list_gates,
 )
 from runs.queries.listing import RunFilter, RunPage, RunRow, list_runs, oldest_runs
+from runs.queries.live import START, FeedCursor, FeedItem, FeedPage, Tail, feed, last_seqs, tail, visible
 from runs.queries.log import EventPage, EventRow, event_payload, events_for_key, events_page
 from runs.queries.queues import QueueRow, list_queues
 from runs.queries.registry import (
@@ -41,6 +42,7 @@ from runs.queries.resume import ResumePlan, resume_plan
 from runs.queries.verify import Verification, verify_run
 
 __all__ = [
+    "START",
     "AttemptRow",
     "Change",
     "CheckpointRow",
@@ -51,6 +53,9 @@ __all__ = [
     "EffectRow",
     "EventPage",
     "EventRow",
+    "FeedCursor",
+    "FeedItem",
+    "FeedPage",
     "GatePage",
     "GateRow",
     "QueueRow",
@@ -61,6 +66,7 @@ __all__ = [
     "RunPage",
     "RunRow",
     "StepRow",
+    "Tail",
     "UnknownTool",
     "Verification",
     "WaitReason",
@@ -71,10 +77,12 @@ __all__ = [
     "event_payload",
     "events_for_key",
     "events_page",
+    "feed",
     "get_effect",
     "get_run",
     "get_tool",
     "get_workflow",
+    "last_seqs",
     "latest_checkpoint",
     "list_effects",
     "list_gates",
@@ -86,9 +94,11 @@ __all__ = [
     "replay",
     "require_visible",
     "resume_plan",
+    "tail",
     "tool_version",
     "tool_versions",
     "verify_run",
+    "visible",
     "workflow_version",
     "workflow_versions",
 ]

@@ -96,7 +96,7 @@ def events_for_key(*, tenant: UUID, principal: Principal, run_id: UUID, after: i
         raise NotFound("There is no such run.")
     last_seq, data_key_id = rows[0][:2]
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
-    events = [_event(key, run_id, *row[2:]) for row in rows if row[2] is not None]
+    events = [event_row(key, run_id, *row[2:]) for row in rows if row[2] is not None]
     return EventPage(events, last_seq, events[-1].seq if events and events[-1].seq < last_seq else None)
 
 
@@ -142,14 +142,17 @@ def event_payload(*, tenant: UUID, run_id: UUID, seq: int) -> bytes:
         raise PayloadUnreadable("The stored bytes do not open.") from error
 
 
-def _event(
-    key: DataKey, run_id: UUID, seq: int, kind: str, schema_version: int, actor_kind: str, actor_id: UUID | None,
+def event_row(
+    key: DataKey | None, run_id: UUID, seq: int, kind: str, schema_version: int, actor_kind: str, actor_id: UUID | None,
     step_id: UUID | None, step: str | None,
     lease_id: UUID | None, occurred_at: datetime | None, recorded_at: datetime, labels: dict[str, str] | None,
     payload: bytes | None, commitment: bytes | None, prev_digest: bytes, digest: bytes,
 ) -> EventRow:  # fmt: skip
     body: Mapping[str, Raw] | None = {}
-    if payload is not None:
+    if payload is not None and key is None:
+        body = None
+    elif payload is not None:
+        assert key is not None
         try:
             body = _members.decode(codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=payload).body)
         except (Corrupt, msgspec.DecodeError):

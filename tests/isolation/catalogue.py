@@ -40,6 +40,9 @@ DEFINER_FUNCTIONS = {
         "runs_due_schedules(integer)": "tenants and schedules, ids only",
         "outbox_due_tenants(text[],integer)": "tenants, ids only",
         "outbox_purgeable_tenants(double precision)": "tenants, ids only",
+        "runs_uncounted_tenants(integer)": "tenants, ids only",
+        "runs_platform_totals()": "sums over all tenants, without names",
+        "runs_platform_gauges()": "counts and ages over all tenants, without names",
     },
     "vault": {},
 }

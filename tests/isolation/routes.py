@@ -9,6 +9,7 @@ from django.urls import URLPattern, get_resolver
 OPEN = {
     "healthz",
     "readyz",
+    "metrics",
     "api/v1/openapi.json",
     "api/v1/docs",
     "choose/",
@@ -24,6 +25,8 @@ API: list[tuple[str, str, Any]] = [
     ("GET", "runs/{run_id}", None),
     ("POST", "runs/{run_id}/commit", {"events": [{"type": "note"}]}),
     ("GET", "runs/{run_id}/events", None),
+    ("GET", "runs/{run_id}/events/stream", None),
+    ("GET", "events/stream", None),
     ("GET", "runs/{run_id}/checkpoints/latest", None),
     ("POST", "runs/{run_id}/resume", None),
     ("POST", "runs/{run_id}/fork", {"reason": "a stranger's wish"}),
@@ -71,6 +74,7 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "outbox/retry", {}),
     ("POST", "outbox/{message_id}/retry", None),
     ("POST", "outbox/{message_id}/skip", {"reason": "a stranger's wish"}),
+    *(("GET", f"metrics/{name}", None) for name in ("runs", "steps", "tools", "cost", "queues")),
     ("GET", "projects", None),
     ("POST", "projects", {"slug": "new", "name": "New"}),
     ("GET", "agents", None),
@@ -95,6 +99,8 @@ API: list[tuple[str, str, Any]] = [
     ("GET", "workflows/{workflow}/versions/{version}", None),
     ("PATCH", "workflows/{workflow}/versions/{version}", {"enabled": False, "reason": "a stranger's wish"}),
 ]
+# Served by the process for waits alone (tests/runs/test_streams.py): this one judges the key and the id, then says where to go.
+ELSEWHERE = {"runs/{run_id}/events/stream", "events/stream"}
 # Of the tenant whose short name is in the address: the path behind `t/{slug}/`.
 PAGES = [
     "",

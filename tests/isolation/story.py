@@ -96,6 +96,8 @@ def tell(name: str) -> Story:
     effect, gate = _pay(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
+    runs_ops.advance_feed(tenant=house.id)
+    runs_ops.count_tenant(tenant=house.id)
     with tenant_scope(house.id):
         privacy_ops.place_hold(
             tenant=house.id,

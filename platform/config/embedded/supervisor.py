@@ -42,7 +42,18 @@ GRANIAN: Final = (
     "--interface",
 )
 WEB: Final = (*GRANIAN, "wsgi", "config.wsgi:application", "--workers", "2", "--blocking-threads", "4")
-WAITS: Final = (*GRANIAN, "asginl", "config.asgi:application", "--workers", "1")
+# Each open connection of this process counts as a request under way, of which granian allows as many as its backlog is long.
+WAITS: Final = (
+    *GRANIAN,
+    "asginl",
+    "config.asgi:application",
+    "--workers",
+    "1",
+    "--backlog",
+    "4096",
+    "--backpressure",
+    "20000",
+)
 CELERY: Final = ("celery", "-A", "config")
 WORKER: Final = (
     *CELERY,

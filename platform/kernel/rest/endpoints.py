@@ -30,6 +30,7 @@ class Endpoint:
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] = NoQuery
     answer: Any = None
+    media: str = "application/json"
     status: int = 200
     problems: tuple[type[DomainError], ...] = ()
     secrets: tuple[str, ...] = ()

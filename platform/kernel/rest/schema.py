@@ -195,7 +195,7 @@ def _responses(spec: Endpoint, problems: list[type[DomainError]]) -> Any:
     if spec.answer is None:
         found[spec.status] = OpenApiResponse(description="Done.")
     else:
-        found[spec.status, "application/json"] = OpenApiResponse(reference(spec.answer), description="")
+        found[spec.status, spec.media] = OpenApiResponse(reference(spec.answer), description="")
     if spec.may_be_empty:
         found[204] = OpenApiResponse(description="There is nothing.")
     if spec.conditional and not spec.writes:
