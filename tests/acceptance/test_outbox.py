@@ -204,6 +204,7 @@ def test_dispatchers_are_killed_around_their_requests(troubled: Post, proof: boo
 
     def manage() -> None:
         nonlocal kills, ended
+        next_kill = 5
         while not stop.wait(dice.uniform(0.1, 0.6)):
             for process in list(team):
                 if process.poll() is not None:
@@ -212,11 +213,11 @@ def test_dispatchers_are_killed_around_their_requests(troubled: Post, proof: boo
                     team.remove(process)
             while len(team) < 2:
                 hire()
-            if dice.random() < 0.25:
-                victim = team.pop(0)  # at any moment
+            if len(troubled.receiver.arrived) >= next_kill:  # at any moment, but not before anybody has done something
+                victim = team.pop(0)
                 victim.kill()
                 victim.wait()
-                kills += 1
+                kills, next_kill = kills + 1, len(troubled.receiver.arrived) + dice.randint(5, 20)
 
     manager = threading.Thread(target=manage)
     manager.start()
@@ -252,20 +253,8 @@ def test_postgresql_is_killed_while_messages_are_sent(troubled: Post, proof: boo
 
 
 def test_the_broker_and_all_it_held_are_lost_for_good(calm: Post, proof: bool) -> None:
-    celery = ("-m", "celery", "-A", "config")
-    services = {
-        "worker": (
-            *celery,
-            "worker",
-            "--concurrency",
-            "2",
-            "--without-gossip",
-            "--without-mingle",
-            "--loglevel",
-            "ERROR",
-        ),
-        "beat": (*celery, "beat", "--pidfile=", "--schedule", str(calm.folder / "beat")),
-    }
+    worker = "-m celery -A config worker --concurrency 2 --without-gossip --without-mingle --loglevel ERROR"
+    services = {"worker": worker.split(), "scheduler": ["-m", "config.scheduler"]}
     ended = threading.Event()
 
     def supervise() -> None:
