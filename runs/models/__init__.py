@@ -5,6 +5,7 @@ gap-free, chains unforked and commits atomic. Foreign keys are composite and lai
 part of a run and is written by its operations.
 """
 
+from runs.models.artifact import Artifact, ArtifactReference
 from runs.models.effect import Decision, Effect, Evidence, Gate, Grant, ToolUsage
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
 from runs.models.registry import Tool, Workflow
@@ -14,6 +15,8 @@ from runs.models.schedule import Schedule, ScheduleFire
 __all__ = [
     "Anchor",
     "AnchorDue",
+    "Artifact",
+    "ArtifactReference",
     "Attempt",
     "Checkpoint",
     "Commit",

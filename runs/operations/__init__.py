@@ -1,5 +1,13 @@
 """What changes a run. Each is one database function, one transaction; the answers and refusals are the protocol's (PROTOCOL.md)."""
 
+from runs.operations.artifacts import (
+    attach_artifact,
+    create_artifact,
+    delete_artifact,
+    download_address,
+    upload_address,
+)
+from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifacts
 from runs.operations.commit import Committed, commit
 from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
@@ -21,23 +29,31 @@ __all__ = [
     "Reconciled",
     "Signalled",
     "anchor_heads",
+    "attach_artifact",
     "cancel_run",
     "claim",
     "commit",
+    "create_artifact",
     "create_run",
     "decide_gate",
+    "delete_artifact",
+    "download_address",
     "fork_run",
     "heartbeat",
     "reconcile",
+    "reconcile_objects",
     "recover_run",
     "recover_runs",
     "register_tool",
     "register_workflow",
     "reserve",
     "resume_run",
+    "scan_artifact",
     "set_queue",
     "set_tool_enabled",
     "set_workflow_enabled",
     "signal",
     "sweep",
+    "sweep_artifacts",
+    "upload_address",
 ]

@@ -1,5 +1,6 @@
 """What can be known of runs. Read models are frozen; the caller of those without a principal holds the tenant scope."""
 
+from runs.queries.artifacts import ArtifactRow, get_artifact, list_artifacts
 from runs.queries.checkpoints import (
     Change,
     CheckpointRow,
@@ -40,6 +41,7 @@ from runs.queries.resume import ResumePlan, resume_plan
 from runs.queries.verify import Verification, verify_run
 
 __all__ = [
+    "ArtifactRow",
     "AttemptRow",
     "Change",
     "CheckpointRow",
@@ -69,11 +71,13 @@ __all__ = [
     "event_payload",
     "events_for_key",
     "events_page",
+    "get_artifact",
     "get_effect",
     "get_run",
     "get_tool",
     "get_workflow",
     "latest_checkpoint",
+    "list_artifacts",
     "list_effects",
     "list_gates",
     "list_queues",

@@ -40,6 +40,8 @@ DEFINER_FUNCTIONS = {
         "runs_due_schedules(integer)": "tenants and schedules, ids only",
         "outbox_due_tenants(text[],integer)": "tenants, ids only",
         "outbox_purgeable_tenants(double precision)": "tenants, ids only",
+        "runs_artifacts_due(integer)": "tenants and artifacts, ids only",
+        "runs_artifact_tenants()": "tenants, ids only",
     },
     "vault": {},
 }

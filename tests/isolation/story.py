@@ -14,6 +14,7 @@ from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
 from tests.cast import House, client, make_house
+from tests.runs.artifacts import upload
 from tests.runs.driver import expire
 
 
@@ -28,6 +29,7 @@ class Story:
     gate: str
     message_id: UUID
     schedule_id: UUID
+    artifact_id: UUID
     project: str
     agent: str
     words: tuple[str, ...]
@@ -47,6 +49,7 @@ class Story:
             "tool": f"{self.project}.tool",
             "workflow": f"{self.project}.flow",
             "version": f"{self.project}.v",
+            "artifact_id": self.artifact_id,
         }
 
 
@@ -93,6 +96,7 @@ def tell(name: str) -> Story:
         end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}
         _sent(agent.post(f"/runs/{run_2}/commit", json=end, headers={"Idempotency-Key": "c2"}))
         _sent(admin.post(f"/schedules/{schedule}/run-now"))
+        artifact = upload(agent, word.encode(), name=f"{word}.txt", run_id=run)
     effect, gate = _pay(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
@@ -117,6 +121,7 @@ def tell(name: str) -> Story:
         gate=gate,
         message_id=message_id,
         schedule_id=UUID(schedule),
+        artifact_id=artifact,
         project=word,
         agent=word,
         words=(
@@ -129,6 +134,7 @@ def tell(name: str) -> Story:
             gate,
             str(message_id),
             schedule,
+            str(artifact),
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),
