@@ -35,6 +35,11 @@ def sweep_artifacts(**_: Any) -> int:
     return operations.sweep_artifacts(now=clock.now())
 
 
+@shared_task(name="runs.sweep_offloads")
+def sweep_offloads(**_: Any) -> int:
+    return operations.sweep_offloads()
+
+
 @shared_task(name="runs.reconcile_objects")
 def reconcile_objects(**_: Any) -> tuple[int, int]:
     return operations.reconcile_objects(now=clock.now())

@@ -125,6 +125,7 @@ try:
     ARTIFACT_TYPES_DENIED: list[str] = env.list("ARTIFACT_TYPES_DENIED", [])
     ARTIFACT_URL_SECONDS = env.int("ARTIFACT_URL_SECONDS", 600)  # how long a signed address may be used
     ARTIFACT_TRANSFERS = env.int("ARTIFACT_TRANSFERS", 64)  # uploads and downloads at a time, in one process
+    OFFLOAD_BYTES = env.int("OFFLOAD_BYTES", 1024**2)  # sealed payloads above it lie with the artifacts
     CLAMD_URL = clamd_url("CLAMD_URL")
     CLAMD_MAX_BYTES = env.int("CLAMD_MAX_BYTES", 100 * 1024**2)  # clamd calls clean what is larger than its own limits
 except EnvError as error:
@@ -294,6 +295,7 @@ CELERY_BEAT_SCHEDULE = {
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
     "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},
     "runs.sweep_artifacts": {"task": "runs.sweep_artifacts", "schedule": 10.0},
+    "runs.sweep_offloads": {"task": "runs.sweep_offloads", "schedule": 300.0},
     "runs.reconcile_objects": {"task": "runs.reconcile_objects", "schedule": 6 * 3600.0},
 }
 

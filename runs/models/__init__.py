@@ -5,7 +5,7 @@ gap-free, chains unforked and commits atomic. Foreign keys are composite and lai
 part of a run and is written by its operations.
 """
 
-from runs.models.artifact import Artifact, ArtifactReference
+from runs.models.artifact import Artifact, ArtifactReference, Offload
 from runs.models.effect import Decision, Effect, Evidence, Gate, Grant, ToolUsage
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
 from runs.models.registry import Tool, Workflow
@@ -26,6 +26,7 @@ __all__ = [
     "Evidence",
     "Gate",
     "Grant",
+    "Offload",
     "Queue",
     "Run",
     "Schedule",

@@ -63,3 +63,21 @@ class ArtifactReference(TenantModel):
             ),
         ]
         indexes = [models.Index("tenant_id", "run_id", "artifact_id", name="runs_artifactreference_run")]
+
+
+class Offload(TenantModel):
+    """Sealed bytes of a run's event or checkpoint that lie in the store; `id` is the object. The run may be about to be made.
+
+    `due_at` is when the sweep has to see whether the commit happened that points to it; null once that is known.
+    """
+
+    run_id = models.UUIDField()
+    size = models.BigIntegerField()
+    created_at = models.DateTimeField()
+    due_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index("due_at", condition=models.Q(due_at__isnull=False), name="runs_offload_due"),
+            models.Index("tenant_id", "run_id", name="runs_offload_run"),
+        ]

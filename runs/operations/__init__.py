@@ -7,7 +7,7 @@ from runs.operations.artifacts import (
     download_address,
     upload_address,
 )
-from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifacts
+from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifacts, sweep_offloads
 from runs.operations.commit import Committed, commit
 from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
@@ -55,5 +55,6 @@ __all__ = [
     "signal",
     "sweep",
     "sweep_artifacts",
+    "sweep_offloads",
     "upload_address",
 ]

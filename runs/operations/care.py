@@ -6,17 +6,23 @@ stays due until both are over.
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+from django.db.models import F, Func, IntegerField
+from django.db.models.functions import Now
 
 from audit import operations as audit_ops
 from kernel import actor as actors
 from kernel import jobs, pool
 from kernel.context import tenant_scope
+from kernel.ports import Corrupt
 from privacy import keys
 from privacy import queries as privacy
-from runs.models import Artifact, ArtifactReference
+from runs import offload
+from runs.models import Artifact, ArtifactReference, Checkpoint, Event, Offload
 from runs.operations import artifacts, transfers
 from runs.operations.transfers import ArtifactUnreadable
 from runs.scanner import ScanFailed, Verdict, scanner
@@ -27,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 # Artifacts of every tenant that something is due for, the oldest first: ids only.
 DUE: Final = "select tenant, artifact from runs_artifacts_due(%s)"
-TENANTS: Final = "select tenant from runs_artifact_tenants()"
+OFFLOADS_DUE: Final = "select tenant, run from runs_offloads_due(%s)"
+TENANTS: Final = "select tenant from runs_artifact_tenants() union select tenant from runs_offload_tenants()"
 
 _ENDED: Final = ("deleted", "infected", "failed", "expired")
 _SYSTEM: Final = actors.system("artifacts")
@@ -75,6 +82,39 @@ def sweep_artifacts(*, now: datetime, limit: int = 200) -> int:
     return done
 
 
+def sweep_offloads(*, limit: int = 1000) -> int:
+    """See which commits happened that off-loaded payloads were written for, and remove the others' objects; how many.
+
+    A day lies between writing an object and looking: no commit is under way for so long.
+    """
+    removed = 0
+    for tenant, run_id in pool.rows(OFFLOADS_DUE, (limit,)):
+        with tenant_scope(tenant):
+            due = Offload.objects.filter(run_id=run_id, due_at__lte=Now())
+            rows = {row.id: row for row in due.select_for_update(skip_locked=True)}
+            if not rows:
+                continue
+            kept = _pointed_to(run_id) & set(rows)
+            Offload.objects.filter(id__in=kept).update(due_at=None)
+            for object_id in set(rows) - kept:
+                store().remove(tenant, object_id)
+                Offload.objects.filter(id=object_id).delete()
+                removed += 1
+    return removed
+
+
+def _pointed_to(run_id: UUID) -> set[UUID]:
+    """The objects that a run's events and checkpoints point to."""
+    found: set[UUID] = set()
+    for rows, column in ((Event.objects, "payload"), (Checkpoint.objects, "body")):
+        length = Func(F(column), function="octet_length", output_field=IntegerField())
+        pointers = rows.filter(run_id=run_id).annotate(length=length).filter(length=offload.SIZE)
+        for pointer in pointers.values_list(column, flat=True):
+            with suppress(Corrupt):
+                found.add(offload.points_to(bytes(pointer))[0])
+    return found
+
+
 def reconcile_objects(*, now: datetime, only: UUID | None = None) -> tuple[int, int]:
     """Compare the store with the table: how many objects that no row names were removed, and how many rows had lost their object.
 
@@ -93,7 +133,8 @@ def reconcile_objects(*, now: datetime, only: UUID | None = None) -> tuple[int, 
                 rows = rows if after is None else rows.filter(object_id__gt=after)
                 rows = rows if before is None else rows.filter(object_id__lte=before)
                 named = dict(rows.exclude(status__in=_ENDED).values_list("object_id", "id"))
-                known = set(rows.values_list("object_id", flat=True))
+                offloaded = Offload.objects.filter(id__in=page).values_list("id", flat=True)
+                known = set(rows.values_list("object_id", flat=True)) | set(offloaded)
             for orphan in set(page) - known:
                 if _age(orphan, now) > artifacts.GRACE:
                     source.remove(tenant, orphan)

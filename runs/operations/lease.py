@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kernel.call import Call
 from kernel.errors import NotFound
-from privacy import codec, keys
+from privacy import keys
 from runs import sealing
 from runs.operations.refusals import refusal
 from runs.wire import ClaimIn, HeartbeatIn
@@ -78,8 +78,8 @@ def claim(
         raise refusal(code, run_id=run_id, detail=None)
     workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload, reason, woken, compensates = rest
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
-    creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=payload).body
-    message = None if woken is None else codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=woken).body
+    creation = sealing.open_event(key, run, payload)
+    message = None if woken is None else sealing.open_event(key, run, woken)
     return Claimed(
         lease=lease, epoch=epoch, expires_at=expires_at, step=step, attempt=attempt, max_attempts=max_attempts, run_id=run,
         workflow=workflow, workflow_version=workflow_version, agent_version=agent_version, head=head, last_seq=last_seq,

@@ -98,3 +98,18 @@ begin
     end if;
     return v_status;
 end $$;
+
+-- Makes a run, which may be about to be made, the owner of an object in the store.
+create function runs_offload(p_tenant uuid, p_run uuid, p_object uuid, p_size bigint) returns boolean language plpgsql as $$
+begin
+    perform smriti_enter(p_tenant);
+    insert into runs_offload (tenant_id, id, run_id, size, created_at, due_at)
+    values (p_tenant, p_object, p_run, p_size, clock_timestamp(), clock_timestamp() + interval '24 hours');
+    return true;
+end $$;
+
+-- How many sealed bytes there are, of a payload or body, or of a pointer to one (runs/offload.py).
+create or replace function runs_size(p_stored bytea) returns bigint language sql immutable parallel safe as $$
+    select case when octet_length(p_stored) = 28 then ('x' || encode(substr(p_stored, 21, 8), 'hex'))::bit(64)::bigint
+                else octet_length(p_stored) end
+$$;

@@ -42,6 +42,8 @@ DEFINER_FUNCTIONS = {
         "outbox_purgeable_tenants(double precision)": "tenants, ids only",
         "runs_artifacts_due(integer)": "tenants and artifacts, ids only",
         "runs_artifact_tenants()": "tenants, ids only",
+        "runs_offloads_due(integer)": "tenants and runs, ids only",
+        "runs_offload_tenants()": "tenants, ids only",
     },
     "vault": {},
 }

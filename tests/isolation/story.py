@@ -13,6 +13,7 @@ from kernel.outbox import operations as outbox_ops
 from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
+from runs.models import Offload
 from tests.cast import House, client, make_house
 from tests.runs.artifacts import upload
 from tests.runs.driver import expire
@@ -101,6 +102,7 @@ def tell(name: str) -> Story:
     now = clock.now()
     runs_ops.anchor_heads(now=now)
     with tenant_scope(house.id):
+        Offload.objects.create(run_id=UUID(run), size=1, created_at=now)
         privacy_ops.place_hold(
             tenant=house.id,
             kind=HoldKind.RUN,

@@ -65,6 +65,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
             aws_secret_access_key="secret",
         )
         client.create_bucket(Bucket="artifacts", CreateBucketConfiguration={"LocationConstraint": "ap-south-1"})
+        client.close()
         yield found
     finally:
         process.terminate()
@@ -81,7 +82,9 @@ def s3(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(storages, "_backends", everything)
     storages.__dict__.pop("backends", None)
     storages.__dict__["_storages"].pop("artifacts", None)
-    yield store()
+    found = store()
+    yield found
+    found._client.close()  # type: ignore[attr-defined]
     storages.__dict__.pop("backends", None)
     storages.__dict__["_storages"].pop("artifacts", None)
 
