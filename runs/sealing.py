@@ -16,9 +16,10 @@ from kernel import codec as json
 from kernel import pool
 from kernel.errors import NotFound
 from privacy import codec, keys
-from privacy.codec import Sealed
+from privacy.codec import Opened, Sealed
 from privacy.keys import DataKey
 from privacy.models import Subject
+from runs import offload
 from runs.models import Run
 
 EVENT: Final = b"event"
@@ -74,6 +75,17 @@ def forget(*, tenant: UUID, run_id: UUID) -> None:
         found = _run_keys.pop((tenant, run_id), None)
     if found is not None:
         keys.forget(tenant=tenant, key_id=found.data_key_id)
+
+
+def unseal(key: DataKey, run_id: UUID, label: bytes, stored: bytes) -> Opened:
+    """Open what a row keeps, wherever its sealed bytes lie. Raises Corrupt."""
+    blob = stored if len(stored) != offload.SIZE else offload.fetch(key.tenant, stored)
+    return codec.unseal(key, context=run_id.bytes, label=label, blob=blob)
+
+
+def open_event(key: DataKey, run_id: UUID, stored: bytes) -> bytes:
+    """The payload of an event. Raises Corrupt."""
+    return unseal(key, run_id, EVENT, stored).body
 
 
 def seal_event(

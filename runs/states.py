@@ -49,6 +49,15 @@ GATE_MOVES: Final[Moves] = {
     "withdrawn": (),
 }
 GRANT_MOVES: Final[Moves] = {"unused": ("used", "revoked", "lapsed"), "used": (), "revoked": (), "lapsed": ()}
+ARTIFACT_MOVES: Final[Moves] = {
+    "uploading": ("scanning", "expired", "deleted"),
+    "scanning": ("ready", "infected", "failed", "deleted"),
+    "ready": ("infected", "failed", "deleted"),
+    "infected": ("deleted",),
+    "failed": ("deleted",),
+    "expired": ("deleted",),
+    "deleted": (),
+}
 
 MACHINES: Final = {
     "run": RUN_MOVES,
@@ -56,6 +65,7 @@ MACHINES: Final = {
     "effect": EFFECT_MOVES,
     "gate": GATE_MOVES,
     "grant": GRANT_MOVES,
+    "artifact": ARTIFACT_MOVES,
 }
 
 # What becomes of a step that failed, by the class the worker gives: retried while attempts are left, given to an operator, final,

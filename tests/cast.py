@@ -14,7 +14,15 @@ from tenancy.queries import SCOPES
 
 PASSWORD = "correct horse battery 7"
 KEYS = {
-    "agent": ("runs:read", "runs:write", "work:claim", "effects:write", "tools:read"),
+    "agent": (
+        "runs:read",
+        "runs:write",
+        "work:claim",
+        "effects:write",
+        "tools:read",
+        "artifacts:read",
+        "artifacts:write",
+    ),
     "operator": ("runs:read", "runs:operate", "projects:read", "members:read"),
     "admin": SCOPES,
 }

@@ -12,6 +12,7 @@ from django.core.handlers.exception import convert_exception_to_response
 django.setup(set_prefix=False)
 
 from config.startup import refuse_unsafe_roles
+from runs.api import content
 
 
 class WaitsHandler(ASGIHandler):
@@ -35,4 +36,12 @@ class WaitsHandler(ASGIHandler):
 
 
 refuse_unsafe_roles()
-application = WaitsHandler()
+waits = WaitsHandler()
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    # Django takes a whole body before a view sees it: the bytes of artifacts do not pass through it.
+    if scope["type"] == "http" and content.PATH.fullmatch(scope["path"]):
+        await content.serve(scope, receive, send)
+    else:
+        await waits(scope, receive, send)

@@ -54,6 +54,43 @@ def at_least_one(name: str, default: int) -> int:
     return value
 
 
+def artifact_storage() -> dict[str, Any]:
+    """A folder under DATA_DIR, or the bucket that is named."""
+    bucket = env.str("ARTIFACTS_S3_BUCKET", "")
+    if not bucket:
+        folder = {"location": str(DATA_DIR / "artifacts")}
+        return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": folder}
+    from botocore.config import Config  # takes a while to load
+
+    # Stores other than Amazon's do not all know the newer checksums; every chunk is authenticated anyway.
+    client = Config(
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path" if env.str("ARTIFACTS_S3_ENDPOINT", "") else "auto"},
+        signature_version="s3v4",
+        connect_timeout=5,
+        read_timeout=60,
+        max_pool_connections=32,
+    )
+    options = {
+        "bucket_name": bucket,
+        "endpoint_url": env.str("ARTIFACTS_S3_ENDPOINT", "") or None,
+        "region_name": env.str("ARTIFACTS_S3_REGION", "") or None,
+        "access_key": env.str("ARTIFACTS_S3_ACCESS_KEY", "") or None,
+        "secret_key": env.str("ARTIFACTS_S3_SECRET_KEY", "") or None,
+        "client_config": client,
+    }
+    return {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": options}
+
+
+def clamd_url(name: str) -> str:
+    url = env.str(name, "")
+    parts = urlsplit(url)
+    if url and not ((parts.scheme == "unix" and parts.path) or (parts.scheme == "tcp" and parts.hostname)):
+        raise EnvError(f"{name} must look like tcp://host:3310 or unix:///run/clamav/clamd.ctl")
+    return url
+
+
 try:
     SECRET_KEY = env.str("SECRET_KEY")
     MASTER_KEY = key_of_32_bytes("MASTER_KEY")
@@ -84,6 +121,16 @@ try:
     OUTBOX_ALLOW_PRIVATE = tuple(env.list("OUTBOX_ALLOW_PRIVATE", [], subcast=ip_network))
     STREAM_HEARTBEAT = env.float("STREAM_HEARTBEAT", 15.0)  # seconds; a quiet stream says so often that it is alive
     STREAMS_PER_TENANT = env.int("STREAMS_PER_TENANT", 5000)  # live streams of a tenant that one process keeps open
+    ARTIFACT_STORAGE = artifact_storage()
+    ARTIFACT_MAX_BYTES = env.int("ARTIFACT_MAX_BYTES", 10 * 1024**3)
+    # Patterns such as image/*; none allowed: every type.
+    ARTIFACT_TYPES_ALLOWED: list[str] = env.list("ARTIFACT_TYPES_ALLOWED", [])
+    ARTIFACT_TYPES_DENIED: list[str] = env.list("ARTIFACT_TYPES_DENIED", [])
+    ARTIFACT_URL_SECONDS = env.int("ARTIFACT_URL_SECONDS", 600)  # how long a signed address may be used
+    ARTIFACT_TRANSFERS = env.int("ARTIFACT_TRANSFERS", 64)  # uploads and downloads at a time, in one process
+    OFFLOAD_BYTES = env.int("OFFLOAD_BYTES", 1024**2)  # sealed payloads above it lie with the artifacts
+    CLAMD_URL = clamd_url("CLAMD_URL")
+    CLAMD_MAX_BYTES = env.int("CLAMD_MAX_BYTES", 100 * 1024**2)  # clamd calls clean what is larger than its own limits
 except EnvError as error:
     if "pytest" in sys.modules or "mypy" in sys.modules:
         raise ImproperlyConfigured(str(error)) from error
@@ -208,6 +255,7 @@ WHITENOISE_USE_FINDERS = True
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "kernel.web.storage.StaticStorage"},
+    "artifacts": ARTIFACT_STORAGE,
 }
 
 USE_TZ = True
@@ -250,6 +298,9 @@ CELERY_BEAT_SCHEDULE = {
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
     "runs.count_metrics": {"task": "runs.count_metrics", "schedule": 10.0},
     "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},
+    "runs.sweep_artifacts": {"task": "runs.sweep_artifacts", "schedule": 10.0},
+    "runs.sweep_offloads": {"task": "runs.sweep_offloads", "schedule": 300.0},
+    "runs.reconcile_objects": {"task": "runs.reconcile_objects", "schedule": 6 * 3600.0},
 }
 
 REQUEST_BODY_LIMIT = 32 * 1024 * 1024  # bytes; the largest commit

@@ -26,8 +26,13 @@ _quiet_until = 0.0
 
 def enqueue(name: str, *, tenant: UUID, **kwargs: Any) -> None:
     """Send task `name` with `tenant` and `kwargs` (ids and other scalars) at commit; now, outside of a transaction."""
+    transaction.on_commit(partial(send, name, tenant=tenant, **kwargs), robust=True)
+
+
+def send(name: str, *, tenant: UUID, **kwargs: Any) -> None:
+    """Send task `name` now, for callers without a transaction or a connection of Django's. Otherwise as `enqueue`."""
     values = {key: str(value) if isinstance(value, UUID) else value for key, value in kwargs.items()}
-    transaction.on_commit(partial(_send, name, {"tenant": str(tenant), **values}), robust=True)
+    _send(name, {"tenant": str(tenant), **values})
 
 
 def _send(name: str, kwargs: dict[str, Any]) -> None:

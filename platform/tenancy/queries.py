@@ -31,13 +31,17 @@ SCOPES: Final = (
     "schedules:read",
     "schedules:write",
     "metrics:read",
+    "artifacts:read",
+    "artifacts:write",
 )
 
-_READ: Final = frozenset({"runs:read", "projects:read", "members:read", "tools:read", "schedules:read", "metrics:read"})
+_READ: Final = frozenset(
+    {"runs:read", "projects:read", "members:read", "tools:read", "schedules:read", "metrics:read", "artifacts:read"}
+)
 ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
     Role.OWNER: frozenset(SCOPES),
     Role.ADMIN: frozenset(SCOPES),
-    Role.OPERATOR: _READ | {"runs:operate", "schedules:write"},
+    Role.OPERATOR: _READ | {"runs:operate", "schedules:write", "artifacts:write"},
     Role.APPROVER: _READ,
     Role.COMPLIANCE: _READ | {"audit:read"},
     Role.AUDITOR: _READ | {"audit:read", "keys:read"},

@@ -4,8 +4,20 @@ from typing import Any
 
 from django.urls import path, register_converter
 
-from runs.api import effects, hot, outbox, queues, registry, replay, resume, schedules, views
-from runs.api import effects, hot, metrics, outbox, queues, registry, resume, schedules, streams, views
+from runs.api import (
+    artifacts,
+    effects,
+    hot,
+    metrics,
+    outbox,
+    queues,
+    registry,
+    replay,
+    resume,
+    schedules,
+    streams,
+    views,
+)
 
 
 class IdentifierConverter:
@@ -75,4 +87,9 @@ urlpatterns = [
     path("outbox/retry", outbox.OutboxRetries.as_view()),
     path("outbox/<uuid:message_id>/retry", outbox.OutboxRetry.as_view()),
     path("outbox/<uuid:message_id>/skip", outbox.OutboxSkip.as_view()),
+    path("runs/<uuid:run_id>/artifacts", artifacts.RunArtifacts.as_view()),
+    path("artifacts", artifacts.Artifacts.as_view()),
+    path("artifacts/<uuid:artifact_id>", artifacts.ArtifactView.as_view()),
+    path("artifacts/<uuid:artifact_id>/upload", artifacts.UploadAddress.as_view()),
+    path("artifacts/<uuid:artifact_id>/download", artifacts.DownloadAddress.as_view()),
 ]

@@ -5,6 +5,7 @@ gap-free, chains unforked and commits atomic. Foreign keys are composite and lai
 part of a run and is written by its operations.
 """
 
+from runs.models.artifact import Artifact, ArtifactReference, Offload
 from runs.models.effect import Decision, Effect, Evidence, Gate, Grant, ToolUsage
 from runs.models.feed import Feed, FeedDue, FeedHead
 from runs.models.log import Anchor, AnchorDue, Checkpoint, Commit, Event
@@ -16,6 +17,8 @@ from runs.models.schedule import Schedule, ScheduleFire
 __all__ = [
     "Anchor",
     "AnchorDue",
+    "Artifact",
+    "ArtifactReference",
     "Attempt",
     "Checkpoint",
     "Commit",
@@ -28,6 +31,7 @@ __all__ = [
     "FeedHead",
     "Gate",
     "Grant",
+    "Offload",
     "Queue",
     "Rollup",
     "RollupCursor",

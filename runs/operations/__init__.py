@@ -1,5 +1,13 @@
 """What changes a run. Each is one database function, one transaction; the answers and refusals are the protocol's (PROTOCOL.md)."""
 
+from runs.operations.artifacts import (
+    attach_artifact,
+    create_artifact,
+    delete_artifact,
+    download_address,
+    upload_address,
+)
+from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifacts, sweep_offloads
 from runs.operations.commit import Committed, commit
 from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
@@ -24,18 +32,23 @@ __all__ = [
     "Signalled",
     "advance_feed",
     "anchor_heads",
+    "attach_artifact",
     "cancel_run",
     "claim",
     "commit",
     "count_metrics",
     "count_tenant",
+    "create_artifact",
     "create_run",
     "decide_gate",
+    "delete_artifact",
+    "download_address",
     "feed_hint",
     "fork_run",
     "heartbeat",
     "log_hint",
     "reconcile",
+    "reconcile_objects",
     "recount",
     "recover_run",
     "recover_runs",
@@ -43,9 +56,13 @@ __all__ = [
     "register_workflow",
     "reserve",
     "resume_run",
+    "scan_artifact",
     "set_queue",
     "set_tool_enabled",
     "set_workflow_enabled",
     "signal",
     "sweep",
+    "sweep_artifacts",
+    "sweep_offloads",
+    "upload_address",
 ]

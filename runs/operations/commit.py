@@ -13,7 +13,7 @@ from kernel.call import Call
 from kernel.errors import DomainError, FieldError
 from privacy import guard, keys
 from privacy.keys import DataKey
-from runs import patch, sealing
+from runs import offload, patch, sealing
 from runs.operations.feed import tell_grown
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
@@ -239,7 +239,7 @@ def _parameters(
         kind, state_body, channels = _checkpoint(principal, key, run_id, request.checkpoint, request.head, exact=exact)
         sealed = sealing.seal_checkpoint(key, run_id, request.head + 1, kind, state_body)
         events.add("checkpoint_created", None, sealed.commitment)
-        position, sealed_body = len(events.types), sealed.blob
+        position, sealed_body = len(events.types), offload.store(key.tenant, run_id, sealed.blob)
     if request.new_steps is not None:
         plan = sealing.seal_event(key, run_id, sealing.members(steps=msgspec.json.encode(request.new_steps)))
         events.add("steps_added", plan.blob, plan.commitment)
@@ -265,12 +265,13 @@ def _parameters(
     if request.run is not None:
         run_outcome = request.run.outcome
         sealed = sealing.seal_event(key, run_id, sealing.members(output=request.run.output))
-        run_payload, run_commitment = sealed.blob, sealed.commitment
+        run_payload, run_commitment = offload.store(key.tenant, run_id, sealed.blob), sealed.commitment
 
     return (
         principal.tenant_id, principal.id, principal.version, principal.agent_id, _list(principal.project_ids), run_id,
         run.data_key_id, run.key_epoch, lease, request.epoch, idempotency, digest, request.head,
-        events.types, _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels), _sparse(events.payloads),
+        events.types, _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels),
+        _sparse(offload.store_all(key.tenant, run_id, events.payloads)),
         b"".join(events.commitments), position, kind, sealed_body, *channels, outcome, retry_after,
         None if request.new_steps is None else msgspec.to_builtins(request.new_steps), run_outcome, run_payload, run_commitment,
         effects or None, _wait(request.step),

@@ -16,7 +16,7 @@ from kernel.call import Call
 from kernel.errors import DomainError, FieldError, Forbidden
 from privacy import guard, keys
 from privacy import operations as privacy_ops
-from runs import sealing
+from runs import offload, sealing
 from runs.operations.feed import tell_grown_at_commit
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
@@ -95,8 +95,8 @@ def create_run(
             request.workflow_version, place.agent_id, request.agent_version, place.subject_id, place.key_epoch,
             place.data_key_id, request.labels, request.versions,
             _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
-            creation_key, digest, msgspec.to_builtins(request.steps), sealed.blob, sealed.commitment,
-            request.parent_run_id, request.deadline_seconds,
+            creation_key, digest, msgspec.to_builtins(request.steps), offload.store(tenant, run_id, sealed.blob),
+            sealed.commitment, request.parent_run_id, request.deadline_seconds,
         )  # fmt: skip
         code, created, detail = CREATE.within(params) if scheduled else CREATE.one(params)
         if code in ("ok", "replayed"):

@@ -15,7 +15,7 @@ from kernel import hints, ids
 from kernel.actor import Actor
 from kernel.errors import DomainError, FieldError, NotFound
 from privacy import guard, keys
-from runs import registry, sealing
+from runs import offload, registry, sealing
 from runs.models import Run
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
@@ -118,8 +118,9 @@ def _write(
     lists, values = channel_numbers(key, new_id, point.state)
     params = [
         tenant, new_id, run.id, point.checkpoint.version, actor.kind, actor.id, run.data_key_id, held.key_epoch,
-        point.check.to_version, point.check.to_schema, Jsonb(msgspec.to_builtins(plan)), carried, created.blob, forked.blob,
-        state.blob, lists, values, created.commitment + forked.commitment + state.commitment,
+        point.check.to_version, point.check.to_schema, Jsonb(msgspec.to_builtins(plan)), carried,
+        offload.store(tenant, new_id, created.blob), forked.blob, offload.store(tenant, new_id, state.blob),
+        lists, values, created.commitment + forked.commitment + state.commitment,
     ]  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(FORK, params)

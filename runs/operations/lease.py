@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kernel.call import Call
 from kernel.errors import NotFound
-from privacy import codec, keys
+from privacy import keys
 from runs import sealing
 from runs.operations.feed import tell_grown
 from runs.operations.refusals import refusal
@@ -80,8 +80,8 @@ def claim(
     workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload, reason, woken, compensates = rest
     tell_grown(tenant, run)
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
-    creation = codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=payload).body
-    message = None if woken is None else codec.unseal(key, context=run.bytes, label=sealing.EVENT, blob=woken).body
+    creation = sealing.open_event(key, run, payload)
+    message = None if woken is None else sealing.open_event(key, run, woken)
     return Claimed(
         lease=lease, epoch=epoch, expires_at=expires_at, step=step, attempt=attempt, max_attempts=max_attempts, run_id=run,
         workflow=workflow, workflow_version=workflow_version, agent_version=agent_version, head=head, last_seq=last_seq,

@@ -14,7 +14,7 @@ from kernel.actor import Actor
 from kernel.errors import DomainError, NotFound
 from privacy import keys
 from privacy.keys import DataKey
-from runs import patch, sealing
+from runs import offload, patch, sealing
 from runs.models import Run
 from runs.operations.refusals import RunFinished, refusal
 from runs.queries import resume
@@ -114,7 +114,7 @@ def _migrate(tenant: UUID, prepared: Prepared, actor: Actor) -> tuple[int, int]:
     values: list[int] = []
     if prepared.state is not None:
         sealed = sealing.seal_checkpoint(key, run.id, run.head + 1, "full", prepared.state)
-        body, commitments = sealed.blob, event.commitment + sealed.commitment
+        body, commitments = offload.store(tenant, run.id, sealed.blob), event.commitment + sealed.commitment
         lists, values = channel_numbers(key, run.id, prepared.state)
     params: list[Any] = [
         tenant, run.id, actor.kind, actor.id, run.data_key_id, held.key_epoch, check.to_version, check.to_schema, event.blob,

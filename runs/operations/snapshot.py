@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kernel.call import Call
 from privacy import keys
-from runs import patch, sealing
+from runs import offload, patch, sealing
 from runs.queries import state as stored
 
 SNAPSHOT: Final = Call("runs_snapshot", "uuid uuid int4 bytea bytea", "bool")
@@ -22,5 +22,7 @@ def snapshot(*, tenant: UUID, run_id: UUID) -> bool:
         return False
     key = keys.data_key(tenant=tenant, key_id=state.data_key_id)
     sealed = sealing.seal_checkpoint(key, run_id, state.version, "snapshot", patch.dump(state.state))
-    (done,) = SNAPSHOT.one((tenant, run_id, state.version, sealed.blob, sealed.commitment))
+    (done,) = SNAPSHOT.one(
+        (tenant, run_id, state.version, offload.store(tenant, run_id, sealed.blob), sealed.commitment)
+    )
     return bool(done)

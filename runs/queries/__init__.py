@@ -1,5 +1,6 @@
 """What can be known of runs. Read models are frozen; the caller of those without a principal holds the tenant scope."""
 
+from runs.queries.artifacts import ArtifactRow, get_artifact, list_artifacts
 from runs.queries.checkpoints import (
     Change,
     CheckpointRow,
@@ -43,6 +44,7 @@ from runs.queries.verify import Verification, verify_run
 
 __all__ = [
     "START",
+    "ArtifactRow",
     "AttemptRow",
     "Change",
     "CheckpointRow",
@@ -78,12 +80,14 @@ __all__ = [
     "events_for_key",
     "events_page",
     "feed",
+    "get_artifact",
     "get_effect",
     "get_run",
     "get_tool",
     "get_workflow",
     "last_seqs",
     "latest_checkpoint",
+    "list_artifacts",
     "list_effects",
     "list_gates",
     "list_queues",

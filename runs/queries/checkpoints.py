@@ -7,7 +7,7 @@ from uuid import UUID
 
 import orjson
 from django.db import connection
-from django.db.models import F, Func, IntegerField
+from django.db.models import BigIntegerField, F, Func
 
 from kernel.context import tenant_scope
 from kernel.errors import NotFound
@@ -98,7 +98,7 @@ def checkpoints_page(*, tenant: UUID, run_id: UUID, before: int | None = None, l
     rows = Checkpoint.objects.filter(run_id=run_id, kind__in=["full", "patch"])
     if before is not None:
         rows = rows.filter(version__lt=before)
-    size = Func(F("body"), function="octet_length", output_field=IntegerField())
+    size = Func(F("body"), function="runs_size", output_field=BigIntegerField())
     return [
         CheckpointRow(version=version, seq=seq, kind=kind, size=size or 0, recorded_at=recorded_at)
         for version, seq, kind, size, recorded_at in rows.order_by("-version")

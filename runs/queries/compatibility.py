@@ -14,7 +14,7 @@ import orjson
 from django.conf import settings
 
 from kernel.errors import FieldError
-from privacy import codec, keys
+from privacy import keys
 from runs import patch, registry, schemas, sealing
 from runs.models import Event, Run, Tool, Workflow
 from runs.patch import PatchConflict
@@ -130,8 +130,7 @@ def written_under(*, tenant: UUID, run: Run, seq: int) -> tuple[str, int]:
     for at, payload in reversed(rows):
         if at <= seq:
             break
-        body = codec.unseal(key, context=run.id.bytes, label=sealing.EVENT, blob=bytes(payload)).body
-        before = orjson.loads(body)["payload"]["from"]
+        before = orjson.loads(sealing.open_event(key, run.id, bytes(payload)))["payload"]["from"]
         version, schema = before["workflow_version"], before["state_schema"]
     return version, schema
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from kernel.errors import DomainError, NotFound
-from privacy import codec, keys
+from privacy import keys
 from privacy.keys import DataKey
 from runs import sealing
 from runs.models import Commit, Effect, Event, Run, Step
@@ -88,8 +88,7 @@ def _plan(key: DataKey, run_id: UUID, end: int) -> tuple[dict[str, Raw], list[St
     steps: list[StepIn] = []
     done: set[str] = set()
     for kind, payload in rows.values_list("type", "payload"):
-        body = codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=bytes(payload)).body
-        members = _members.decode(body)
+        members = _members.decode(sealing.open_event(key, run_id, bytes(payload)))
         if kind == "run_created":
             created = members
         if kind == "run_forked":

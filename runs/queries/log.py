@@ -8,14 +8,14 @@ from uuid import UUID
 
 import msgspec
 import orjson
-from django.db.models import F, Func, IntegerField
+from django.db.models import BigIntegerField, F, Func
 from django.db.models.functions import Coalesce
 from msgspec import Raw
 
 from kernel.call import Call
 from kernel.errors import DomainError, NotFound
 from kernel.ports import Corrupt
-from privacy import codec, keys
+from privacy import keys
 from privacy.keys import DataKey
 from runs import sealing
 from runs.models import Event, Run, Step
@@ -108,7 +108,7 @@ def events_page(*, tenant: UUID, run_id: UUID, after: int = 0, limit: int = 100)
     stored = list(
         Event.objects.filter(run_id=run_id, seq__gt=after)
         .order_by("seq")
-        .annotate(size=Coalesce(Func(F("payload"), function="octet_length", output_field=IntegerField()), 0))
+        .annotate(size=Coalesce(Func(F("payload"), function="runs_size", output_field=BigIntegerField()), 0))
         .defer("payload")[:limit]
     )
     wanted = {event.step_id for event in stored if event.step_id is not None}
@@ -137,7 +137,7 @@ def event_payload(*, tenant: UUID, run_id: UUID, seq: int) -> bytes:
         return b"{}"
     key = keys.data_key(tenant=tenant, key_id=data_key_id)
     try:
-        return codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=bytes(stored[0])).body
+        return sealing.open_event(key, run_id, bytes(stored[0]))
     except Corrupt as error:
         raise PayloadUnreadable("The stored bytes do not open.") from error
 
@@ -154,7 +154,7 @@ def event_row(
     elif payload is not None:
         assert key is not None
         try:
-            body = _members.decode(codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=payload).body)
+            body = _members.decode(sealing.open_event(key, run_id, payload))
         except (Corrupt, msgspec.DecodeError):
             body = None
     return EventRow(

@@ -14,7 +14,7 @@ import msgspec
 from kernel.call import Call
 from kernel.errors import NotFound
 from kernel.ports import Corrupt
-from privacy import codec, keys
+from privacy import keys
 from privacy.keys import DataKey
 from runs import patch, sealing
 from runs.patch import State
@@ -96,4 +96,4 @@ def assemble(found: StoredState, key: DataKey, run_id: UUID, rows: object) -> No
 def _open(key: DataKey, run_id: UUID, version: int, kind: str, body: bytes | None) -> bytes:
     if body is None:
         raise Corrupt
-    return codec.unseal(key, context=run_id.bytes, label=sealing.checkpoint_label(version, kind), blob=bytes(body)).body
+    return sealing.unseal(key, run_id, sealing.checkpoint_label(version, kind), bytes(body)).body

@@ -161,7 +161,7 @@ def _check_commitment(key: DataKey, run_id: UUID, event: Event, checkpoint: Chec
             raise _Bad(event.seq, "has values that were not recorded")
         return
     try:
-        opened = codec.unseal(key, context=run_id.bytes, label=label, blob=bytes(blob))
+        opened = sealing.unseal(key, run_id, label, bytes(blob))
     except Corrupt as error:
         raise _Bad(event.seq, "has a payload that does not open") from error
     if codec.commitment(salt=opened.salt, meta=meta, body=opened.body) != commitment:

@@ -216,10 +216,10 @@ begin {enter}
         values (p_tenant, p_run, r.head, r.last_seq + p_checkpoint_event, v_at, p_kind,
                 substr(p_commitments, 32 * p_checkpoint_event - 31, 32), p_body);
         if p_kind = 'full' then
-            r.base_version := r.head; r.base_bytes := octet_length(p_body); r.chain_count := 0; r.chain_bytes := 0;
+            r.base_version := r.head; r.base_bytes := runs_size(p_body); r.chain_count := 0; r.chain_bytes := 0;
             r.list_channels := p_lists; r.value_channels := p_values;
         else
-            r.chain_count := r.chain_count + 1; r.chain_bytes := r.chain_bytes + octet_length(p_body);
+            r.chain_count := r.chain_count + 1; r.chain_bytes := r.chain_bytes + runs_size(p_body);
             if not (p_lists <@ r.list_channels and p_values <@ r.value_channels and p_removed = '{}') then
                 r.list_channels := p_lists
                     || array(select x from unnest(r.list_channels) x where x <> all (p_values || p_removed || p_lists));

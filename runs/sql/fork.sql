@@ -27,7 +27,7 @@ begin
     ) values (
         p_tenant, p_run, r.project_id, r.workflow, p_workflow_version, r.agent_id, r.agent_version, r.subject_id, r.data_key_id, r.labels,
         r.versions, r.correlation_digest, r.task_digest, v_genesis, v_genesis, 'pending', 0, v_genesis, 1, 1,
-        octet_length(p_body), 0, 0, p_lists, p_values, v_total, v_total - cardinality(p_carried), 0,
+        runs_size(p_body), 0, 0, p_lists, p_values, v_total, v_total - cardinality(p_carried), 0,
         v_at, v_at, p_schema, p_source, p_version
     );
     v_detail := runs_plan(p_tenant, p_run, v_at, 0, p_steps);

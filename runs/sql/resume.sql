@@ -28,7 +28,7 @@ begin
         head := head + 1;
         insert into runs_checkpoint (tenant_id, run_id, version, seq, recorded_at, kind, commitment, body)
         values (p_tenant, p_run, head, r.last_seq + 2, v_at, 'full', substr(p_commitments, 33, 32), p_body);
-        update runs_run set base_version = runs_migrate.head, base_bytes = octet_length(p_body), chain_count = 0, chain_bytes = 0,
+        update runs_run set base_version = runs_migrate.head, base_bytes = runs_size(p_body), chain_count = 0, chain_bytes = 0,
             list_channels = p_lists, value_channels = p_values
         where tenant_id = p_tenant and id = p_run;
     end if;

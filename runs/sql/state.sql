@@ -37,9 +37,9 @@ begin
     if not found then return false; end if;
     insert into runs_checkpoint (tenant_id, run_id, version, seq, recorded_at, kind, commitment, body)
     values (p_tenant, p_run, p_version, v_seq, clock_timestamp(), 'snapshot', p_commitment, p_body) on conflict do nothing;
-    update runs_run r set base_version = p_version, base_bytes = octet_length(p_body),
+    update runs_run r set base_version = p_version, base_bytes = runs_size(p_body),
         (chain_count, chain_bytes) = (
-            select count(*), coalesce(sum(octet_length(c.body)), 0) from runs_checkpoint c
+            select count(*), coalesce(sum(runs_size(c.body)), 0) from runs_checkpoint c
             where c.tenant_id = p_tenant and c.run_id = p_run and c.version > p_version and c.kind = 'patch')
     where r.tenant_id = p_tenant and r.id = p_run;
     return true;

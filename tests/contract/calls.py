@@ -11,6 +11,7 @@ from kernel.context import tenant_scope
 from kernel.ids import uuid7
 from kernel.outbox import operations as outbox_ops
 from tests.cast import House, client, make_house
+from tests.runs.artifacts import upload
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Desk:
             "tool": "desk",
             "workflow": "desk",
             "version": "1",
+            "artifact_id": upload(self.clients["admin"], b"desk"),
         }
         admin = self.clients["admin"]
         self._pay(agent, admin)
@@ -157,6 +159,11 @@ class Desk:
                 "POST", "effects/{effect_id}/reconcile",
                 {"result": "failed", "reason": "asked", "output": payload, "external_id": "TX-1", "evidence": payload},
                 free=("/output", "/evidence"),
+            ),
+            Write("POST", "runs/{run_id}/artifacts", {"artifact_id": str(self.ids["artifact_id"])}),
+            Write(
+                "POST", "artifacts",
+                {"name": "a", "media_type": "text/plain", "size": 1, "sha256": "0" * 64, "project": "main"}, key="agent",
             ),
             Write(
                 "POST", "runs/{run_id}/fork",

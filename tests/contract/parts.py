@@ -21,6 +21,8 @@ WRITES = (
     "POST gates/{gate_id}/refuse",
     "POST runs/{run_id}/resume",
     "POST runs/{run_id}/fork",
+    "POST runs/{run_id}/artifacts",
+    "POST artifacts",
     "POST work/claim",
     "POST work/{lease}/heartbeat",
     "POST schedules",
@@ -45,6 +47,9 @@ BODILESS = (
     "POST schedules/{schedule_id}/run-now",
     "POST keys/{key_id}/revoke",
     "DELETE members/{member_id}",
+    "DELETE artifacts/{artifact_id}",
+    "POST artifacts/{artifact_id}/upload",
+    "POST artifacts/{artifact_id}/download",
 )
 
 _MARK = "@@mark@@"

@@ -43,6 +43,10 @@ DEFINER_FUNCTIONS = {
         "runs_uncounted_tenants(integer)": "tenants, ids only",
         "runs_platform_totals()": "sums over all tenants, without names",
         "runs_platform_gauges()": "counts and ages over all tenants, without names",
+        "runs_artifacts_due(integer)": "tenants and artifacts, ids only",
+        "runs_artifact_tenants()": "tenants, ids only",
+        "runs_offloads_due(integer)": "tenants and runs, ids only",
+        "runs_offload_tenants()": "tenants, ids only",
     },
     "vault": {},
 }

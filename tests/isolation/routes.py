@@ -55,6 +55,13 @@ API: list[tuple[str, str, Any]] = [
     ("PUT", "queues/{queue}", {"paused": True, "reason": "a stranger's wish"}),
     ("POST", "gates/{gate_id}/satisfy", {"reason": "a stranger's wish"}),
     ("POST", "gates/{gate_id}/refuse", {"reason": "a stranger's wish"}),
+    ("GET", "runs/{run_id}/artifacts", None),
+    ("POST", "runs/{run_id}/artifacts", {"artifact_id": "00000000-0000-7000-8000-000000000000"}),
+    ("POST", "artifacts", {"name": "a", "media_type": "text/plain", "size": 1, "sha256": "0" * 64}),
+    ("GET", "artifacts/{artifact_id}", None),
+    ("DELETE", "artifacts/{artifact_id}", None),
+    ("POST", "artifacts/{artifact_id}/upload", None),
+    ("POST", "artifacts/{artifact_id}/download", None),
     ("POST", "work/claim", {"worker": "stranger"}),
     ("POST", "work/{lease}/heartbeat", {"epoch": 1}),
     ("GET", "schedules", None),
@@ -129,10 +136,8 @@ PAGES = [
 def listed() -> set[str]:
     """The lists in the resolver's form."""
     converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
-    converters |= {
-        f"{{{name}}}": f"<uuid:{name}>"
-        for name in ("run_id", "message_id", "schedule_id", "lease", "member_id", "key_id", "effect_id", "gate_id")
-    }
+    ids = ("run_id", "message_id", "schedule_id", "lease", "member_id", "key_id", "effect_id", "gate_id", "artifact_id")
+    converters |= {f"{{{name}}}": f"<uuid:{name}>" for name in ids}
     converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version", "queue")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}
     for plain, converted in converters.items():

@@ -13,7 +13,9 @@ from kernel.outbox import operations as outbox_ops
 from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
+from runs.models import Offload
 from tests.cast import House, client, make_house
+from tests.runs.artifacts import upload
 from tests.runs.driver import expire
 
 
@@ -28,6 +30,7 @@ class Story:
     gate: str
     message_id: UUID
     schedule_id: UUID
+    artifact_id: UUID
     project: str
     agent: str
     words: tuple[str, ...]
@@ -47,6 +50,7 @@ class Story:
             "tool": f"{self.project}.tool",
             "workflow": f"{self.project}.flow",
             "version": f"{self.project}.v",
+            "artifact_id": self.artifact_id,
         }
 
 
@@ -93,12 +97,14 @@ def tell(name: str) -> Story:
         end = {"lease": work_2["lease"], "epoch": work_2["epoch"], "step": {"outcome": "succeeded"}}
         _sent(agent.post(f"/runs/{run_2}/commit", json=end, headers={"Idempotency-Key": "c2"}))
         _sent(admin.post(f"/schedules/{schedule}/run-now"))
+        artifact = upload(agent, word.encode(), name=f"{word}.txt", run_id=run)
     effect, gate = _pay(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
     runs_ops.advance_feed(tenant=house.id)
     runs_ops.count_tenant(tenant=house.id)
     with tenant_scope(house.id):
+        Offload.objects.create(run_id=UUID(run), size=1, created_at=now)
         privacy_ops.place_hold(
             tenant=house.id,
             kind=HoldKind.RUN,
@@ -119,6 +125,7 @@ def tell(name: str) -> Story:
         gate=gate,
         message_id=message_id,
         schedule_id=UUID(schedule),
+        artifact_id=artifact,
         project=word,
         agent=word,
         words=(
@@ -131,6 +138,7 @@ def tell(name: str) -> Story:
             gate,
             str(message_id),
             schedule,
+            str(artifact),
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),

@@ -45,6 +45,7 @@ def nowhere() -> dict[str, Any]:
             "version",
             "queue",
             "schedule_id",
+            "artifact_id",
         )
     }
 
@@ -66,6 +67,8 @@ def state(story: "Story") -> dict[str, Any]:
         f"runs/{story.run_id}/events",
         "outbox",
         "schedules",
+        f"runs/{story.run_id}/artifacts",
+        f"artifacts/{story.artifact_id}",
         "projects",
         "agents",
         "members",
@@ -169,6 +172,7 @@ def bodies(story: "Story | None") -> Iterator[tuple[str, str, dict[str, Any]]]:
         "project": story.project if story else "does-not-exist",
         "agent": story.agent if story else "does-not-exist",
         "run_id": str(story.run_id if story else uuid7()),
+        "artifact_id": str(story.artifact_id if story else uuid7()),
         "lease": str(story.lease if story else uuid7()),
     }
     key, run = (
@@ -179,6 +183,10 @@ def bodies(story: "Story | None") -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "admin", "keys", key | {"project_ids": [known["project_id"]]}
     yield "admin", "runs", run | {"project": known["project"]}
     yield "admin", "runs", run | {"agent": known["agent"]}
+    artifact = {"name": "a", "media_type": "text/plain", "size": 1, "sha256": "0" * 64}
+    yield "admin", "artifacts", artifact | {"project": known["project"]}
+    yield "admin", "artifacts", artifact | {"run_id": known["run_id"]}
+    yield "agent", "runs/{own_run}/artifacts", {"artifact_id": known["artifact_id"]}
     yield "agent", "work/claim", {"worker": "w", "run_id": known["run_id"]}
     yield "agent", "runs/{own_run}/commit", {"lease": known["lease"], "epoch": 1, "step": {"outcome": "succeeded"}}
 
@@ -240,7 +248,7 @@ def test_the_waiting_process_keeps_tenants_apart(home: "Story", other: "Story") 
 
     async def claim(key: str | None, run_id: UUID) -> tuple[int, str]:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        transport = httpx.ASGITransport(app=application)  # type: ignore[arg-type]  # Django's own idea of ASGI's types
+        transport = httpx.ASGITransport(app=application)
         async with httpx.AsyncClient(transport=transport, base_url="http://testserver", headers=headers) as client:
             response = await client.post("/api/v1/work/claim", json={"worker": "w", "run_id": str(run_id)})
             return response.status_code, response.text
