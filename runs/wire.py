@@ -116,13 +116,16 @@ class RetryIn(Struct, forbid_unknown_fields=True):
 
 
 class StepIn(Struct, forbid_unknown_fields=True):
-    """`requires`: capabilities of the worker. `deadline_seconds` counts from the first claim: no retry begins after it."""
+    """`requires`: capabilities of the worker. `deadline_seconds` counts from the first claim: no retry begins after it.
+
+    What is left out of `max_attempts`, `retry` and `deadline_seconds` is as the workflow registered it; without that 5 attempts.
+    """
 
     name: Identifier
     depends_on: Annotated[list[Identifier], Meta(max_length=100)] = []
     queue: Identifier = "default"
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
     requires: Annotated[list[Identifier], Meta(max_length=16)] | None = None
     retry: RetryIn | None = None
     deadline_seconds: Annotated[float, Meta(ge=1, le=MAX_SECONDS)] | None = None
@@ -144,9 +147,11 @@ class CommitIn(Struct, forbid_unknown_fields=True):
 
 
 class RunIn(Struct, forbid_unknown_fields=True):
+    """`steps` may be left out when the workflow version registered them."""
+
     workflow: Identifier
     workflow_version: Identifier
-    steps: Steps
+    steps: Steps | None = None
     project: Identifier | None = None
     agent: Identifier | None = None
     agent_version: Identifier = "0"

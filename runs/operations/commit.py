@@ -14,6 +14,7 @@ from kernel.errors import DomainError, FieldError
 from privacy import guard, keys
 from privacy.keys import DataKey
 from runs import offload, patch, sealing
+from runs.operations.create import with_defaults
 from runs.operations.feed import tell_grown
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
@@ -240,8 +241,9 @@ def _parameters(
         sealed = sealing.seal_checkpoint(key, run_id, request.head + 1, kind, state_body)
         events.add("checkpoint_created", None, sealed.commitment)
         position, sealed_body = len(events.types), offload.store(key.tenant, run_id, sealed.blob)
-    if request.new_steps is not None:
-        plan = sealing.seal_event(key, run_id, sealing.members(steps=msgspec.json.encode(request.new_steps)))
+    new_steps = None if request.new_steps is None else with_defaults(request.new_steps)
+    if new_steps is not None:
+        plan = sealing.seal_event(key, run_id, sealing.members(steps=msgspec.json.encode(new_steps)))
         events.add("steps_added", plan.blob, plan.commitment)
 
     outcome, retry_after = None, None
@@ -273,7 +275,7 @@ def _parameters(
         events.types, _sparse(events.steps), _sparse(events.occurred), _sparse(events.labels),
         _sparse(offload.store_all(key.tenant, run_id, events.payloads)),
         b"".join(events.commitments), position, kind, sealed_body, *channels, outcome, retry_after,
-        None if request.new_steps is None else msgspec.to_builtins(request.new_steps), run_outcome, run_payload, run_commitment,
+        None if new_steps is None else msgspec.to_builtins(new_steps), run_outcome, run_payload, run_commitment,
         effects or None, _wait(request.step),
     )  # fmt: skip
 

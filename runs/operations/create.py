@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import orjson
 from django.db import transaction
+from msgspec.structs import replace
 
 from kernel import context, hints, ids
 from kernel.call import Call
@@ -20,16 +21,18 @@ from runs import offload, sealing
 from runs.operations.feed import tell_grown_at_commit
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
-from runs.queries import ledger
+from runs.queries import ledger, registry
+from runs.registry import Defaults, WorkflowVersion
 from runs.sealing import RunKey
-from runs.wire import RunIn, StepIn
+from runs.wire import RetryIn, RunIn, StepIn
 from tenancy.models import Agent, Project
 from tenancy.queries import Principal
 
 # The run, its steps and its first event.
 CREATE: Final = Call(
     "runs_create",
-    "uuid uuid int4 uuid uuid text text uuid text uuid int4 uuid jsonb jsonb bytea bytea bytea bytea jsonb bytea bytea uuid float8",
+    "uuid uuid int4 uuid uuid text text uuid text uuid int4 uuid jsonb jsonb bytea bytea bytea bytea jsonb bytea bytea "
+    "uuid float8 int4",
     "text uuid jsonb",
 )
 
@@ -72,7 +75,9 @@ def create_run(
 
     `scheduled`: the platform starts it, for `principal`, in the transaction and tenant scope of the caller.
     """
-    check_plan(request.steps)
+    workflow = registry.workflow_version(tenant=tenant, name=request.workflow, version=request.workflow_version)
+    steps = plan_of(request, workflow)
+    check_plan(steps)
     guard.inspect(body)
     creation_key = keys.keyed_digest(tenant=tenant, label=b"schedule" if scheduled else b"run", value=idempotency_key)
     for last_try in (False, True):
@@ -87,7 +92,7 @@ def create_run(
                 for name, text in (("correlation_id", request.correlation_id), ("task_id", request.task_id))
                 if text is not None
             },
-            steps=msgspec.json.encode(request.steps),
+            steps=msgspec.json.encode(steps),
         )
         sealed = sealing.seal_event(key, run_id, text)
         params = (
@@ -95,8 +100,8 @@ def create_run(
             request.workflow_version, place.agent_id, request.agent_version, place.subject_id, place.key_epoch,
             place.data_key_id, request.labels, request.versions,
             _digest(tenant, b"correlation", request.correlation_id), _digest(tenant, b"task", request.task_id),
-            creation_key, digest, msgspec.to_builtins(request.steps), offload.store(tenant, run_id, sealed.blob),
-            sealed.commitment, request.parent_run_id, request.deadline_seconds,
+            creation_key, digest, msgspec.to_builtins(steps), offload.store(tenant, run_id, sealed.blob),
+            sealed.commitment, request.parent_run_id, request.deadline_seconds, 1 if workflow is None else workflow.state_schema,
         )  # fmt: skip
         code, created, detail = CREATE.within(params) if scheduled else CREATE.one(params)
         if code in ("ok", "replayed"):
@@ -140,6 +145,32 @@ def place_of(tenant: UUID, principal: Principal, request: RunIn, now: datetime) 
         return Place(found[0], agent_id, None, tenant, 0)
     subject = privacy_ops.ensure_subject(tenant=tenant, ref=request.subject, now=now)
     return Place(found[0], agent_id, subject.id, subject.key_id, subject.key_epoch)
+
+
+def with_defaults(steps: list[StepIn], workflow: WorkflowVersion | None = None) -> list[StepIn]:
+    """Steps with what they leave open: as the workflow registered it."""
+    defaults = Defaults() if workflow is None else workflow.defaults
+    policy = defaults.retry
+    retry = None if policy is None else RetryIn(policy.initial_seconds, policy.factor, policy.max_seconds)
+    return [
+        replace(
+            step,
+            max_attempts=step.max_attempts or defaults.max_attempts,
+            retry=step.retry or retry,
+            deadline_seconds=step.deadline_seconds or defaults.deadline_seconds,
+        )
+        for step in steps
+    ]
+
+
+def plan_of(request: RunIn, workflow: WorkflowVersion | None) -> list[StepIn]:
+    """The steps that were sent, else those that the workflow version registered."""
+    steps = request.steps
+    if steps is None and workflow is not None and workflow.enabled:
+        steps = workflow.steps
+    if steps is None:
+        raise _invalid("steps", "Send the steps: this workflow version registered none.")
+    return with_defaults(steps, workflow)
 
 
 def check_plan(steps: list[StepIn]) -> None:

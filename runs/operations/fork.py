@@ -17,6 +17,7 @@ from kernel.errors import DomainError, FieldError, NotFound
 from privacy import guard, keys
 from runs import offload, registry, sealing
 from runs.models import Run
+from runs.operations.create import with_defaults
 from runs.operations.lease import work_hint
 from runs.operations.refusals import refusal
 from runs.operations.resume import channel_numbers, migration_members, refuse_incompatible
@@ -74,6 +75,7 @@ def fork_run(
         raise NotFound("There is no such run.")
     if steps is not None:
         registry.refuse(registry.check_plan(steps))
+        steps = with_defaults(steps)
     guard.inspect(msgspec.json.encode({"reason": reason, "steps": steps}))
     point = fork.fork_point(tenant=tenant, run=run, version=version, workflow_version=workflow_version)
     refuse_incompatible(point.check)

@@ -28,7 +28,8 @@ from kernel.errors import DomainError, FieldError, NotFound
 from privacy import codec, guard, keys
 from runs import timetable
 from runs.models import Run, Schedule, ScheduleFire
-from runs.operations.create import InvalidRun, check_plan, create_run, place_of
+from runs.operations.create import InvalidRun, check_plan, create_run, place_of, plan_of
+from runs.queries import registry
 from runs.queries.schedules import TEMPLATE, open_template, timetable_of, visible
 from runs.states import RUN_ENDS
 from runs.timetable import Fire, InvalidCron, Jitter
@@ -300,7 +301,10 @@ def _act_for(schedule: Schedule, principal: Principal) -> None:
 def _set_template(schedule: Schedule, principal: Principal, request: RunIn, template: bytes, now: datetime) -> None:
     guard.inspect(template)
     try:
-        check_plan(request.steps)
+        workflow = registry.workflow_version(
+            tenant=schedule.tenant_id, name=request.workflow, version=request.workflow_version
+        )
+        check_plan(plan_of(request, workflow))
         place = place_of(schedule.tenant_id, principal, request, now)
     except InvalidRun as error:
         fields = tuple(replace(field, path=f"/run{field.path}") for field in error.fields)

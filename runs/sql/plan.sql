@@ -92,7 +92,7 @@ create function runs_create(
     p_tenant uuid, p_key uuid, p_key_version integer, p_run uuid, p_project uuid, p_workflow text, p_workflow_version text,
     p_agent uuid, p_agent_version text, p_subject uuid, p_key_epoch integer, p_data_key uuid, p_labels jsonb, p_versions jsonb,
     p_correlation bytea, p_task bytea, p_creation_key bytea, p_request bytea, p_steps jsonb, p_payload bytea, p_commitment bytea,
-    p_parent uuid, p_deadline double precision,
+    p_parent uuid, p_deadline double precision, p_schema integer,
     out code text, out run uuid, out detail jsonb
 ) language plpgsql as $$
 declare
@@ -115,12 +115,12 @@ begin
         tenant_id, id, project_id, workflow, workflow_version, agent_id, agent_version, subject_id, data_key_id, labels, versions,
         correlation_digest, task_digest, creation_key, creation_request, status, last_seq, last_digest, head, base_version,
         base_bytes, chain_count, chain_bytes, list_channels, value_channels, steps_total, steps_open, anchored_seq,
-        parent_run_id, deadline_at, created_at, updated_at
+        parent_run_id, deadline_at, state_schema, created_at, updated_at
     ) values (
         p_tenant, p_run, p_project, p_workflow, p_workflow_version, p_agent, p_agent_version, p_subject, p_data_key, p_labels,
         p_versions, p_correlation, p_task, p_creation_key, p_request, 'pending', 0, v_genesis, 0, 0,
         0, 0, 0, '{}', '{}', jsonb_array_length(p_steps), jsonb_array_length(p_steps), 0,
-        p_parent, v_at + make_interval(secs => p_deadline), v_at, v_at
+        p_parent, v_at + make_interval(secs => p_deadline), p_schema, v_at, v_at
     ) on conflict (tenant_id, creation_key) do nothing;
     if not found then
         select r.id, r.creation_request, r.agent_id is not distinct from p_agent and r.project_id = p_project

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from kernel.context import tenant_scope
 from runs import queries
+from runs.models import Run, Step
 from runs.queries import registry
 from runs.queries.registry import UnknownTool
 from tests.cast import House, client
@@ -286,3 +287,35 @@ class TestWorkflows:
     ) -> None:
         answer = self.put(admin, "1", **change)
         assert (code(answer), answer.json()["errors"][0]["path"]) == ((422, "invalid"), path)
+
+
+def test_a_run_takes_its_plan_from_the_workflow(house: House) -> None:
+    definition = {
+        "state_schema": 3,
+        "steps": [
+            {"name": "first", "queue": "planned"},
+            {"name": "second", "depends_on": ["first"], "max_attempts": 9},
+        ],
+        "defaults": {
+            "max_attempts": 2,
+            "retry": {"initial_seconds": 5, "factor": 3, "max_seconds": 60},
+            "deadline_seconds": 90,
+        },
+    }
+    with client(house.keys["admin"]) as admin, client(house.keys["agent"]) as agent:
+        assert admin.put("/workflows/planned/versions/1", json=definition).is_success
+        body = {"workflow": "planned", "workflow_version": "1"}
+        run = agent.post("/runs", json=body, headers={"Idempotency-Key": "p"}).json()["id"]
+        steps = agent.get(f"/runs/{run}").json()["steps"]
+        assert [(step["name"], step["queue"], step["max_attempts"]) for step in steps] == [
+            ("first", "planned", 2), ("second", "default", 9),
+        ]  # fmt: skip
+        other = agent.post("/runs", json=body | {"workflow_version": "2"}, headers={"Idempotency-Key": "q"})
+        assert (other.status_code, other.json()["errors"][0]["path"]) == (422, "/steps")
+    with tenant_scope(house.id):
+        assert Run.objects.get(id=run).state_schema == 3
+        step = Step.objects.get(run_id=run, name="first")
+        assert (step.retry, step.deadline_seconds) == (
+            {"initial_seconds": 5.0, "factor": 3.0, "max_seconds": 60.0},
+            90.0,
+        )
