@@ -15,7 +15,7 @@ Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,63}\
 EventType = Annotated[
     str,
     Meta(
-        pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_|effect_|gate_|signal_|state_|artifact_)[a-z][a-z0-9_.]{0,63}\Z",
+        pattern=r"^(?!run_|step_|steps_|lease_|checkpoint_|effect_|gate_|signal_|state_|artifact_|migration_)[a-z][a-z0-9_.]{0,63}\Z",
         max_length=64,
     ),
 ]
