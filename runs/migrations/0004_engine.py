@@ -437,6 +437,7 @@ class Migration(migrations.Migration):
                     models.Q(
                         ("status", "waiting"),
                         ("wait_kind__in", ("retry", "timer", "signal", "child", "gate", "reconciliation")),
+                        ("wait_kind__isnull", False),
                     ),
                     models.Q(models.Q(("status", "waiting"), _negated=True), ("wait_kind__isnull", True)),
                     _connector="OR",
@@ -492,7 +493,7 @@ class Migration(migrations.Migration):
             model_name="effect",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("owner__in", ["worker", "probe", "operator"]), ("status", "unknown")),
+                    models.Q(("owner__in", ["worker", "probe", "operator"]), ("owner__isnull", False), ("status", "unknown")),
                     models.Q(models.Q(("status", "unknown"), _negated=True), ("owner__isnull", True)),
                     _connector="OR",
                 ),

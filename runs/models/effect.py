@@ -52,7 +52,7 @@ class Effect(TenantModel):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(status="unknown", owner__in=["worker", "probe", "operator"])
+                condition=models.Q(status="unknown", owner__isnull=False, owner__in=["worker", "probe", "operator"])
                 | (~models.Q(status="unknown") & models.Q(owner__isnull=True)),
                 name="runs_effect_unknown_has_owner",
             ),

@@ -145,7 +145,7 @@ class Step(TenantModel):
                 name="runs_step_lease_while_leased",
             ),
             models.CheckConstraint(
-                condition=models.Q(status="waiting", wait_kind__in=WAITS)
+                condition=models.Q(status="waiting", wait_kind__isnull=False, wait_kind__in=WAITS)
                 | (~models.Q(status="waiting") & models.Q(wait_kind__isnull=True)),
                 name="runs_step_waiting_names_reason",
             ),
