@@ -168,7 +168,7 @@ def cancel(house: "House", run: str) -> None:
 
 def act(worker: Worker, house: "House", what: str) -> None:
     """One thing that happens to a run, if it can."""
-    open_run = worker.get("")["run"]["status"] in ("pending", "running")
+    open_run = worker.get("")["run"]["status"] in ("pending", "running", "waiting")
     if what == "cancel" and open_run:
         cancel(house, worker.run)
     if not open_run:
