@@ -493,7 +493,9 @@ class Migration(migrations.Migration):
             model_name="effect",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("owner__in", ["worker", "probe", "operator"]), ("owner__isnull", False), ("status", "unknown")),
+                    models.Q(
+                        ("owner__in", ["worker", "probe", "operator"]), ("owner__isnull", False), ("status", "unknown")
+                    ),
                     models.Q(models.Q(("status", "unknown"), _negated=True), ("owner__isnull", True)),
                     _connector="OR",
                 ),
