@@ -48,3 +48,8 @@ def sweep_offloads(**_: Any) -> int:
 @shared_task(name="runs.reconcile_objects")
 def reconcile_objects(**_: Any) -> tuple[int, int]:
     return operations.reconcile_objects(now=clock.now())
+
+
+@shared_task(name="runs.send_probes")
+def send_probes(**_: Any) -> int:
+    return operations.send_probes()

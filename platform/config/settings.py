@@ -292,6 +292,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 2, "socket_connect_timeout": 1}
 CELERY_BEAT_SCHEDULE = {
     "runs.sweep": {"task": "runs.sweep", "schedule": 1.0},
+    "runs.send_probes": {"task": "runs.send_probes", "schedule": 1.0},
     "runs.fire_schedules": {"task": "runs.fire_schedules", "schedule": 1.0},
     "outbox.dispatch": {"task": "outbox.dispatch", "schedule": 1.0},
     "outbox.purge": {"task": "outbox.purge", "schedule": 60.0},

@@ -16,6 +16,7 @@ from runs.operations.feed import advance_feed, feed_hint, log_hint
 from runs.operations.fork import Forked, fork_run
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
 from runs.operations.metrics import count_metrics, count_tenant, recount
+from runs.operations.probes import send_probes
 from runs.operations.queues import set_queue
 from runs.operations.registry import register_tool, register_workflow, set_tool_enabled, set_workflow_enabled
 from runs.operations.resume import resume_run
@@ -57,6 +58,7 @@ __all__ = [
     "reserve",
     "resume_run",
     "scan_artifact",
+    "send_probes",
     "set_queue",
     "set_tool_enabled",
     "set_workflow_enabled",

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from kernel.errors import FieldError, Invalid, NotFound
 from kernel.ports import Corrupt
-from privacy import codec, keys
+from privacy import keys
 from privacy.keys import DataKey
 from runs import patch, sealing
 from runs.models import Checkpoint, Event, Run, Step
@@ -225,7 +225,7 @@ def _take_plan(machine: _Machine, kind: str, members: dict[str, Raw]) -> None:
 
 def _open(key: DataKey, run_id: UUID, payload: bytes | None) -> dict[str, Raw]:
     try:
-        body = codec.unseal(key, context=run_id.bytes, label=sealing.EVENT, blob=bytes(payload or b"")).body
+        body = sealing.open_event(key, run_id, bytes(payload or b""))
     except Corrupt:
         return {"steps": Raw(b"[]"), "payload": Raw(b'{"carried":[]}')}
     return _members.decode(body)

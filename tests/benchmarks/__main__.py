@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--runs", default="24,32,64", help="runs of 20 steps for each number of clients")
+    parser.add_argument("--claims", action="store_true", help="measure taking work instead")
+    parser.add_argument("--seconds", type=float, default=4, help="of each measurement of claims")
     parser.add_argument("--report", type=Path, help="also write the table to this file")
     options = parser.parse_args()
     servers = Servers(settings=SETTINGS)
@@ -96,16 +98,40 @@ def main() -> None:
         import django
 
         django.setup()
-        bench(options, servers.postgres.admin_url)
+        (bench_claims if options.claims else bench)(options, servers)
     finally:
         servers.stop()
 
 
-def bench(options: argparse.Namespace, admin_url: str) -> None:
+def bench_claims(options: argparse.Namespace, servers: Servers) -> None:
+    from tests.benchmarks import claims
+    from tests.benchmarks.product import Product
+    from tests.cast import make_house
+
+    admin_url = servers.postgres.admin_url
+    house = make_house("Bench", roles=())
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute("create database bench_floor")
+    smriti, floor_url = (admin_url.rpartition("/")[0] + f"/{name}" for name in ("bench_smriti", "bench_floor"))
+    pid = int((servers.postgres.data / "postmaster.pid").read_text().split()[0])
+    product, waits = Product(house.keys["agent"]), claims.Waits(house.keys["agent"])
+    try:
+        text = claims.report(product, waits, smriti, floor_url, house.id, pid, options.seconds)
+    finally:
+        waits.close()
+        product.close()
+    print(text, flush=True)
+    if options.report is not None:
+        note = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores. By `make bench-claims`."
+        options.report.write_text(f"# Taking work\n\n{claims.__doc__}\n{note}\n\n{text}\n")
+
+
+def bench(options: argparse.Namespace, servers: Servers) -> None:
     from tests.benchmarks.floor import Floor
     from tests.benchmarks.product import Product
     from tests.cast import make_house
 
+    admin_url = servers.postgres.admin_url
     key = make_house("Bench", roles=()).keys["agent"]
     with psycopg.connect(admin_url, autocommit=True) as connection:
         connection.execute("create database bench_floor owner smriti_owner")

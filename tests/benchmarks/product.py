@@ -15,13 +15,18 @@ from tests.benchmarks.payloads import Step
 from tests.servers import ROOT
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Product:
     name = "smriti"
 
     def __init__(self, key: str, *, workers: int = 2, threads: int = 4) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         command = [
             sys.executable,
             "-m",

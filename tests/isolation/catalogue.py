@@ -36,6 +36,7 @@ DEFINER_FUNCTIONS = {
         "memberships_of(uuid)": "the tenants that a user may enter",
         "audit_unsealed_tenants()": "tenants, ids only",
         "runs_due(integer)": "tenants and what is due in them, ids only",
+        "runs_due_probes(integer)": "tenants and effects, ids only",
         "runs_unanchored(integer)": "tenants, ids only",
         "runs_due_schedules(integer)": "tenants and schedules, ids only",
         "outbox_due_tenants(text[],integer)": "tenants, ids only",
