@@ -215,7 +215,7 @@ def report(
         lines.append(f"| {workers} | {bare:.0f} | {own:.0f} | {ratio:.2f} | {p50:.2f} |")
     empty = statistics.median(throughput(product, admin_url, tenant, 1, seconds)[1] for _ in range(3))
     with psycopg.connect(admin_url, autocommit=True) as connection:
-        connection.execute(CROWD.replace("%(tenant)s", f"'{tenant}'::uuid"))  # type: ignore[arg-type]
+        connection.execute(CROWD.replace("%(tenant)s", f"'{tenant}'::uuid"))
     full = statistics.median(throughput(product, admin_url, tenant, 1, seconds)[1] for _ in range(3))
     times = hand_over(product, waits, 60)
     cost = idle(waits, product, postgres_pid, 32, 20)

@@ -498,8 +498,7 @@ class TestGracefulCancellation:
         assert told["cancel_at"] is not None
         assert worker.status()[0] == "running"
         assert worker.idle()
-        new = {"new_steps": [{"name": "e", "queue": worker.queue}]}
-        assert worker.commit(**new)["runnable"] == []
+        assert worker.commit(new_steps=[{"name": "e", "queue": worker.queue}])["runnable"] == []
         assert worker.idle()
         done = worker.commit(step={"outcome": "succeeded"})
         assert done["runnable"] == []

@@ -137,7 +137,15 @@ def _keys(tenant: UUID, now: datetime) -> dict[str, str]:
 
     agent = queries.list_agents(tenant=tenant)[0]
     kinds = {
-        "agent": ("runs:read", "runs:write", "work:claim"),
+        "agent": (
+            "runs:read",
+            "runs:write",
+            "work:claim",
+            "effects:write",
+            "tools:read",
+            "artifacts:read",
+            "artifacts:write",
+        ),
         "operator": ("runs:read", "runs:operate", "projects:read", "members:read", "audit:read"),
         "admin": queries.SCOPES,
     }
