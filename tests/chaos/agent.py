@@ -413,8 +413,6 @@ class Worker:
                 work.state = {**work.state, "paid": paid}
                 return
             if answer.code == "idempotency_key_reused":
-                # A predecessor did it, and died; or a successor, while this worker was stopped: then the lease is lost.
-                self.beat(work)
                 self.load(work)
                 if not parts and (invoice in work.state.get("paid", {}) or work.whole):
                     return
@@ -426,6 +424,9 @@ class Worker:
     def commit(self, work: Work, name: str, **parts: Any) -> Answer:
         answer = self.api.write(f"/runs/{work.run}/commit", {**work.held, **parts}, key=name, run=work.run)
         point("after_commit")
+        if answer.code == "idempotency_key_reused":
+            # A predecessor did it, and died; or a successor, while this worker was stopped: then the lease is lost.
+            self.beat(work)
         if answer.code in LOST or (answer.status >= 300 and "head" not in parts):
             self.give_up(answer, f"commit {name}")
         return answer

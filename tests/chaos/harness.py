@@ -5,6 +5,7 @@ is decided by the points that the agents reach (tests/chaos/agent.py). What happ
 agents' journals and the platform's API, and compared in tests/chaos/verdict.py.
 """
 
+import bisect
 import os
 import random
 import signal
@@ -38,7 +39,7 @@ LEASE_SECONDS: Final = 3.0
 FLEETS: Final = {"agents-a": 7, "agents-b": 7}  # two of them, with a clock each
 OPEN_RUNS: Final = 20
 ENDED: Final = ("completed", "failed", "cancelled")
-STUCK: Final = 90  # seconds without any progress are a finding
+STUCK: Final = 60  # seconds without any progress are a finding
 
 # How often, for each 1,000 effects; each at least once.
 POINT_FAULTS: Final[dict[str, tuple[str, str, float]]] = {
@@ -158,7 +159,9 @@ class Chaos:
             done = len(self.executed.rows())
             # The last payments may be refused or skipped for good; what is planned still happens, while there is work.
             while plan and (plan[0][0] * self.workload.payments <= done or not self.workload.left):
-                self.inject(plan.pop(0)[1])
+                at, fault = plan.pop(0)
+                if not self.inject(fault) and at < 1:  # there was nothing to do it to
+                    bisect.insort(plan, (at + 0.03, fault))
                 if not self.workload.left:
                     break
             if done // 500 > told:
@@ -169,7 +172,7 @@ class Chaos:
             if (done, len(self.open)) != progress:
                 progress, moved = (done, len(self.open)), time.monotonic()
             elif time.monotonic() - moved > STUCK:
-                self.books.findings.append(f"nothing moves any more: {[self.call('GET', f'/runs/{run}') for run in self.open]}")
+                self.books.findings.append(f"nothing moves any more: {self.stalled()}")
                 break
             time.sleep(0.1)
         for _, action in self._later:
@@ -180,6 +183,10 @@ class Chaos:
     def plan(self) -> list[tuple[float, str]]:
         """Every fault with the part of the work after which it happens."""
         rates = FAULTS | {name: rate for name, (_, _, rate) in POINT_FAULTS.items()}
+        if not self.stage.pooled:
+            del rates["PgBouncer killed"]
+        if COMPILER is None:
+            del rates["clock stepped"]
         faults: list[str] = []
         for name, rate in rates.items():
             exact = rate * self.books.effects / 1000
@@ -207,6 +214,23 @@ class Chaos:
             if not any(self.effects(status) for status in ("in_flight", "unknown", "reserved", "compensating")):
                 return
             time.sleep(0.3)
+
+    def stalled(self) -> str:
+        """What the open runs wait for, as the database has it."""
+        queries = (
+            "select kind, count(*) from runs_due(1000) group by 1",
+            "select run_id, name, status, wait_kind, due_at, attempts, lease_id, clock_timestamp() from runs_step"
+            " where run_id = any(%s::uuid[]) and status in ('waiting', 'leased', 'runnable', 'dead_letter')",
+            "select pid, state, wait_event, clock_timestamp() - xact_start, query from pg_stat_activity"
+            " where usename = 'smriti_app' and state <> 'idle'",
+        )
+        with self.stage.superuser() as connection:
+            rows = [
+                str(row)
+                for query in queries
+                for row in connection.execute(query, [list(self.open)] if "%s" in query else None).fetchall()
+            ]
+        return "\n    ".join(["", *rows])
 
     def effects(self, status: str = "") -> list[Json]:
         return self.pages("/effects?limit=200" + (f"&status={status}" if status else ""))
@@ -249,14 +273,16 @@ class Chaos:
 
     # ---- faults
 
-    def inject(self, fault: str) -> None:
-        """Do a fault; one at a point is counted when a worker took it."""
+    def inject(self, fault: str) -> bool:
+        """Do a fault, if it can be done now; one at a point is counted when a worker took it."""
         if fault in POINT_FAULTS:
             point, action, _ = POINT_FAULTS[fault]
             self._armed += 1
             (self.points / point / f"{self._armed}.{action}").touch()
-            return
-        self.books.faults[fault] += ACTIONS[fault](self)
+            return True
+        done = ACTIONS[fault](self)
+        self.books.faults[fault] += done
+        return done
 
     def tend(self) -> None:
         """Count what was taken at the points, wake who stopped there when the lease is long another's, do what is due."""
@@ -300,8 +326,7 @@ class Chaos:
         return True
 
     def kill_pooler(self) -> bool:
-        if self.stage.pooler is None:
-            return False
+        assert self.stage.pooler is not None
         self.stage.pooler.kill()
         self.stage.pooler.start()
         return True
@@ -353,9 +378,7 @@ class Chaos:
         return True
 
     def step_clock(self) -> bool:
-        if COMPILER is None:
-            return False
-        clock = self.stage.clocks[self.dice.choice(["web", "web", "waits", "worker", "scheduler", *FLEETS, *FLEETS])]
+        clock = self.stage.clocks[self.dice.choice(["web", "web", "waits", "worker", *FLEETS, *FLEETS])]
         clock.step(self.dice.choice([-HOUR, HOUR]))
         self.later(self.dice.uniform(1, 8), partial(clock.step, 0))
         return True
