@@ -297,7 +297,7 @@ class Worker:
                     self.record(work, payment, decision.get("output"))
                     return
                 case "reconcile":
-                    if DEFECT == "agent calls again":
+                    if DEFECT == "agent-calls-again":
                         self.execute(work, payment, decision, asked)
                         return
                     self.reconcile(work, decision)
@@ -335,7 +335,7 @@ class Worker:
         key = decision["key"]
         point("before_call")
         seconds = min(self.options.execute_seconds, decision.get("seconds", self.options.execute_seconds))
-        if time.monotonic() - asked > seconds:
+        if time.monotonic() - asked > seconds and DEFECT != "agent-calls-late":
             result: Json = {"outcome": "failed", "error": {"class": "transient", "message": "it was too late to call"}}
         else:
             request = decision.get("input") or {name: payment[name] for name in ("invoice_id", "amount", "currency")}

@@ -1,7 +1,7 @@
-"""Mistakes, made on purpose in the database or in the agent of one run of the chaos, to see that it finds them."""
+"""Mistakes, made on purpose for one run of the chaos, to see that it finds them: `python -m tests.chaos --defect NAME`."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
@@ -11,23 +11,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Defect:
-    """In the text of a database function `old` becomes `new`; `agent` is a mistake that the agent knows by name."""
+    """`changes`: in the text of a database function, old text becomes new. `setting` is a statement of the superuser's, `tools` a
+    change of tools' definitions, `agent` a mistake that the agent knows by name.
+    """
 
-    function: str = ""
-    old: str = ""
-    new: str = ""
+    changes: tuple[tuple[str, str, str], ...] = ()
+    setting: sql.SQL | None = None
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
     agent: str = ""
 
     def apply(self, stage: "Stage") -> None:
-        if not self.function:
-            return
         with stage.superuser() as connection:
-            query = "select pg_get_functiondef(p.oid) from pg_proc p where p.proname = %s"
-            ((text,),) = connection.execute(query, [self.function]).fetchall()
-            assert self.old in text, f"{self.function} has no such text"
-            connection.execute(sql.SQL(text.replace(self.old, self.new)))
+            for function, old, new in self.changes:
+                query = "select pg_get_functiondef(p.oid) from pg_proc p where p.proname = %s"
+                ((text,),) = connection.execute(query, [function]).fetchall()
+                assert old in text, f"{function} has no text {old!r}"
+                connection.execute(sql.SQL(text.replace(old, new)))
+            if self.setting is not None:
+                connection.execute(self.setting)
+                connection.execute("select pg_reload_conf()")
 
 
 DEFECTS: Final[dict[str, Defect]] = {
-    "the agent calls again when it is told to reconcile": Defect(agent="agent calls again"),
+    "agent-calls-again": Defect(agent="agent-calls-again"),
+    "agent-calls-late": Defect(agent="agent-calls-late"),
+    "execute-is-replayed": Defect(
+        changes=(
+            (
+                "runs_reserve",
+                "d.decision = 'execute' and d.lease_id = p_lease and d.epoch = p_epoch and e.status = 'in_flight' and e.lease_id = p_lease",
+                "d.decision = 'execute' and e.status in ('in_flight', 'unknown')",
+            ),
+            ("runs_reserve", "greatest(0, extract(epoch from e.deadline_at - v_at))", "3"),
+        )
+    ),
+    "lost-lease-means-failed": Defect(
+        changes=(
+            (
+                "runs_lose_effects",
+                "set status = 'unknown', owner = case when e.probed then 'probe' else p_owner end",
+                "set status = 'failed', owner = null",
+            ),
+        )
+    ),
+    "lost-lease-forgets-effects": Defect(
+        changes=(("runs_lose_effects", "and x.status = 'in_flight' and", "and false and"),)
+    ),
+    "stale-workers-write": Defect(
+        changes=(
+            (
+                "runs_commit",
+                "a.epoch <> p_epoch or s.epoch <> p_epoch or s.lease_id is distinct from p_lease",
+                "a.epoch <> p_epoch",
+            ),
+            ("runs_commit", "elsif code is null and a.expires_at <= v_at then", "elsif false then"),
+        )
+    ),
+    "commits-are-not-durable": Defect(setting=sql.SQL("alter system set synchronous_commit = off")),
+    "each-run-pays": Defect(tools={"pay_invoice": {"scope": "run"}}),
 }

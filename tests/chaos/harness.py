@@ -137,7 +137,8 @@ class Chaos:
         bank = ["--port", str(port), "--folder", str(self.bank_folder), "--seed", seed]
         stage.start_service("bank", ["tests.chaos.bank", *bank, "--settle", str(tools.BANK_SETTLE_SECONDS)])
         for name, definition in tools.definitions().items():
-            self.call("PUT", f"/tools/{name}/versions/1", definition)
+            changed = {} if self.defect is None else self.defect.tools.get(name, {})
+            self.call("PUT", f"/tools/{name}/versions/1", {**definition, **changed})
         where = ["--base-url", stage.base_url, "--bank", self.bank_url, "--seed", seed, "--folder", str(self.journals)]
         operator = {"SMRITI_API_KEY": stage.operator_key}
         stage.start_service("desk", ["tests.chaos.desk", *where], environment=operator)
@@ -378,7 +379,7 @@ class Chaos:
         return True
 
     def step_clock(self) -> bool:
-        clock = self.stage.clocks[self.dice.choice(["web", "web", "waits", "worker", *FLEETS, *FLEETS])]
+        clock = self.stage.clocks[self.dice.choice(["web", "web", "waits", "worker", "scheduler", *FLEETS, *FLEETS])]
         clock.step(self.dice.choice([-HOUR, HOUR]))
         self.later(self.dice.uniform(1, 8), partial(clock.step, 0))
         return True

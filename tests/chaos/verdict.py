@@ -201,10 +201,7 @@ class Verdict:
             "payments asked of the bank": len(asked),
             "payments made by the bank": len(self.executions),
             **{f"the bank: {name}": count for name, count in sorted(faults.items()) if name},
-            **{
-                f"effects {status}": n
-                for status, n in sorted(Counter(e["status"] for e in self.ledger).items())
-            },
+            **{f"effects {status}": n for status, n in sorted(Counter(e["status"] for e in self.ledger).items())},
             **{f"decisions {name}": count for name, count in sorted(decisions.items())},
             **{f"runs {status}": n for status, n in sorted(Counter(r["status"] for r in self.runs.values()).items())},
             "events": sum(map(len, self.events.values())),

@@ -25,7 +25,7 @@ class Workload:
         self.dice, self.payments = dice, payments
         self.left = payments
         self.invoices = 0
-        self.shared: list[str] = []  # invoices that more runs are to pay
+        self.shared: list[Json] = []  # payments that more runs are to make
         self.next: Json | None = None
 
     def peek(self) -> Json:
@@ -59,22 +59,17 @@ class Workload:
         }
 
     def payment(self, taken: set[str]) -> Json:
-        fitting = [invoice for invoice in self.shared if invoice not in taken]
+        fitting = [payment for payment in self.shared if payment["invoice_id"] not in taken]
         if fitting and self.dice.random() < SHARED:
-            invoice = self.dice.choice(fitting)
-            self.shared.remove(invoice)
-            tool = "pay_invoice"
+            payment = self.dice.choice(fitting)
+            self.shared.remove(payment)
         else:
             self.invoices += 1
-            invoice = f"INV-{self.invoices}"
+            amount = f"{self.dice.randint(1_00, 99_999_99) / 100:.2f}"
             tool = self.dice.choices(list(TOOLS), list(TOOLS.values()))[0]
+            payment = {"tool": tool, "invoice_id": f"INV-{self.invoices}", "amount": amount, "currency": "INR"}
             if self.dice.random() < SHARED:
-                tool = "pay_invoice"
-                self.shared += [invoice] * self.dice.choice([1, 1, 2])
-        taken.add(invoice)
-        return {
-            "tool": tool,
-            "invoice_id": invoice,
-            "amount": f"{self.dice.randint(100, 99_999_99) / 100:.2f}",
-            "currency": "INR",
-        }
+                payment["tool"] = "pay_invoice"
+                self.shared += [payment] * self.dice.choice([1, 1, 2])
+        taken.add(payment["invoice_id"])
+        return payment
