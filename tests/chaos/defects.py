@@ -39,7 +39,12 @@ DEFECTS: Final[dict[str, Defect]] = {
         changes=(
             (
                 "runs_reserve",
-                "d.decision = 'execute' and d.lease_id = p_lease and d.epoch = p_epoch and e.status = 'in_flight' and e.lease_id = p_lease",
+                "x.key_digest = p_idempotency and x.lease_id = p_lease;",
+                "x.key_digest = p_idempotency and x.decision = 'execute' limit 1;",
+            ),
+            (
+                "runs_reserve",
+                "d.decision = 'execute' and d.epoch = p_epoch and e.status = 'in_flight' and e.lease_id = p_lease",
                 "d.decision = 'execute' and e.status in ('in_flight', 'unknown')",
             ),
             ("runs_reserve", "greatest(0, extract(epoch from e.deadline_at - v_at))", "3"),

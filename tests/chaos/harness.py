@@ -175,7 +175,7 @@ class Chaos:
             elif time.monotonic() - moved > STUCK:
                 self.books.findings.append(f"nothing moves any more: {self.stalled()}")
                 break
-            time.sleep(0.1)
+            time.sleep(0.2)
         for _, action in self._later:
             action()
         self._later = []

@@ -35,6 +35,7 @@ class Verdict:
         self.lines = [line for path in sorted(chaos.journals.glob("*.journal")) for line in read(path)]
         self.runs = {run["id"]: run for run in chaos.pages("/runs?limit=200")}
         self.events: dict[str, list[Json]] = {}
+        self.found: Counter[str] = Counter()
 
     def give(self) -> None:
         self.check_corruption()
@@ -50,13 +51,14 @@ class Verdict:
         self.check_journals()
         for run, events in self.events.items():
             self.check_log(run, events)
+        self.books.findings += [f"{what}: {count - FEW} more" for what, count in self.found.items() if count > FEW]
         self.count()
 
     def find(self, what: str, cases: Iterable[object]) -> None:
-        found = list(cases)
-        self.books.findings += [f"{what}: {case}" for case in found[:FEW]]
-        if len(found) > FEW:
-            self.books.findings.append(f"{what}: {len(found) - FEW} more")
+        for case in cases:
+            self.found[what] += 1
+            if self.found[what] <= FEW:
+                self.books.findings.append(f"{what}: {case}")
 
     # ---- what happened outside against what the ledger says
 
