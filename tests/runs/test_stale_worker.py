@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing(house: House, web: s
         assert (decision["decision"], decision["reason"]) == ("reconcile", "outcome_unknown")
         assert (decision["effect"], decision["key"]) == (told["effect"], told["key"])
 
+        # Until its deadline it may call: that is what settle_at counts from.
+        wait_for(lambda: datetime.fromisoformat(told["deadline"]) < datetime.now(UTC))
         before, events = scene.world(), len(scene.successor.get("/events")["items"])
         os.kill(pid, signal.SIGCONT)
         wait_for(lambda: bool(scene.lines("refused")))
