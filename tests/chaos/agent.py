@@ -10,6 +10,7 @@ first worker that reaches the point takes the file, and kills or stops itself th
 """
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -256,6 +257,8 @@ class Worker:
                 for payment in work.claim["run"]["input"]["steps"].get(work.step, []):
                     if payment["invoice_id"] not in work.state.get("paid", {}):
                         self.pay(work, payment)
+                if random.Random(f"{work.run}/{work.step}").random() < self.options.receipts:
+                    self.receipt(work)
             self.commit(work, f"{work.step}:done", step={"outcome": "succeeded", "output": {"by": self.name}})
         except Failed as failed:
             self.commit(work, self.attempt_key(work, "failed"), step={"outcome": "failed", "error": failed.error})
@@ -392,6 +395,59 @@ class Worker:
                 self.journal.write("not_reconciled", effect=effect, code=answer.code)
             return
 
+    def receipt(self, work: Work) -> None:
+        """Keep what the step paid as an artifact of the run; whoever does it again has the same bytes."""
+        payments = work.claim["run"]["input"]["steps"][work.step]
+        paid = {payment["invoice_id"]: work.state["paid"][payment["invoice_id"]] for payment in payments}
+        content = json.dumps({"run": work.run, "step": work.step, "paid": paid}, sort_keys=True).encode()
+        about = {
+            "name": f"{work.step}.json",
+            "media_type": "application/json",
+            "size": len(content),
+            "run_id": work.run,
+        }
+        sha256 = hashlib.sha256(content).hexdigest()
+        answer = self.api.call("POST", "/artifacts", {**about, "sha256": sha256}, key=f"{work.run}:{work.step}:receipt")
+        if answer.status != 201:
+            self.give_up(answer, "announce")
+        artifact, address = answer.body["id"], answer.body["upload"]["url"]
+        while True:
+            self.keep(work)
+            if address is None:  # the answer that had it was lost, or it has expired
+                answer = self.api.call("POST", f"/artifacts/{artifact}/upload")
+                if answer.code == "artifact_uploaded":
+                    return
+                if answer.status != 200:
+                    self.give_up(answer, "address")
+                address = answer.body["url"]
+            status, code = self.put(address, content)
+            if status == 200:
+                line = {
+                    "run": work.run,
+                    "artifact": artifact,
+                    "sha256": sha256,
+                    "answer": {},
+                    "path": "content",
+                    "key": "",
+                }
+                self.journal.write("ack", durable=True, **line)
+                return
+            if code == "artifact_uploaded":
+                return
+            if status not in (0, 403, 409, 500, 503):
+                raise AssertionError(f"upload: {status} {code}")
+            address = None
+            self.rest(work, 0.3)
+
+    def put(self, address: str, content: bytes) -> tuple[int, str]:
+        try:
+            response = httpx.put(address, content=content, timeout=10, trust_env=False)
+            if response.status_code == 500:
+                self.journal.write("server_error", path="content", status=500, answer=response.text[:2000])
+            return response.status_code, "" if response.is_success else response.json().get("code", "")
+        except (httpx.TransportError, ValueError) as error:
+            return 0, repr(error)
+
     # ---- commits
 
     def record(self, work: Work, payment: Json, result: Json | None, **parts: Any) -> None:
@@ -498,6 +554,7 @@ def main() -> None:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--lease-seconds", type=float, default=4)
+    parser.add_argument("--receipts", type=float, default=0, help="how many steps, of 1, keep a receipt as an artifact")
     parser.add_argument("--execute-seconds", type=float, default=3, help="as the tools say")
     options = parser.parse_args()
     started = 0

@@ -37,6 +37,7 @@ Json = dict[str, Any]
 
 LEASE_SECONDS: Final = 3.0
 FLEETS: Final = {"agents-a": 7, "agents-b": 7}  # two of them, with a clock each
+RECEIPTS: Final = 0.15  # steps that keep an artifact
 OPEN_RUNS: Final = 20
 ENDED: Final = ("completed", "failed", "cancelled")
 STUCK: Final = 60  # seconds without any progress are a finding
@@ -46,7 +47,7 @@ POINT_FAULTS: Final[dict[str, tuple[str, str, float]]] = {
     **{f"agent killed {point}": (point, "kill", 14) for point in POINTS},
     "agent stopped past its lease after_claim": ("after_claim", "stop", 3),
     "agent stopped past its lease before_reserve": ("before_reserve", "stop", 2),
-    "agent stopped past its lease before_call": ("before_call", "stop", 7),
+    "agent stopped past its lease before_call": ("before_call", "stop", 10),
     "agent stopped past its lease after_call": ("after_call", "stop", 7),
     "agent stopped past its lease before_outcome": ("before_outcome", "stop", 4),
 }
@@ -68,6 +69,7 @@ FAULTS: Final = {
     "bank killed": 5,
     "clock stepped": 12,
     "checkpoint corrupted": 8,
+    "artifact corrupted": 2,
 }
 
 
@@ -97,10 +99,11 @@ class Chaos:
         self.runs: dict[str, Json] = {}  # id: the request
         self.open: set[str] = set()
         self.damage: dict[tuple[str, int], bytes] = {}  # run and version: the stored bytes as they were
+        self.spoilt: list[Path] = []  # stored objects with a wrong byte
         self.executed = the_bank.Tail(self.bank_folder / "executed.jsonl")
         self.bank_url = ""
         self.tasks: list[str] = []  # of the scheduler
-        self._http = httpx.Client(trust_env=False, timeout=20)
+        self.http = httpx.Client(trust_env=False, timeout=20)
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._armed = 0
         self._taken: set[str] = set()
@@ -148,6 +151,7 @@ class Chaos:
         for name, count in FLEETS.items():
             fleet = ["--name", name, "--workers", str(count), "--waits-url", stage.waits_url]
             fleet += ["--lease-seconds", str(LEASE_SECONDS), "--execute-seconds", str(tools.EXECUTE_SECONDS)]
+            fleet += ["--receipts", str(RECEIPTS)]
             stage.start_service(name, ["tests.chaos.agent", *where, *fleet], environment=agent)
 
     def drive(self) -> None:
@@ -244,7 +248,7 @@ class Chaos:
         if key:
             headers["Idempotency-Key"] = key
         try:
-            answer = self._http.request(method, f"{self.stage.base_url}/api/v1{path}", json=body, headers=headers)
+            answer = self.http.request(method, f"{self.stage.base_url}/api/v1{path}", json=body, headers=headers)
         except httpx.TransportError as error:
             raise Unavailable from error
         if answer.status_code == 503:
@@ -296,7 +300,7 @@ class Chaos:
                 self.books.faults[f"agent killed {point}"] += 1
             else:
                 self.books.faults[f"agent stopped past its lease {point}"] += 1
-                self.later(LEASE_SECONDS + self.dice.uniform(1.5, 6), partial(wake, int(pid)))
+                self.later(LEASE_SECONDS + self.dice.uniform(1.5, 8), partial(wake, int(pid)))
         now = time.monotonic()
         due = [action for at, action in self._later if at <= now]
         self._later = [(at, action) for at, action in self._later if at > now]
@@ -400,6 +404,28 @@ class Chaos:
                 return True
         return False
 
+    def corrupt_artifact(self) -> bool:
+        """One byte of a stored object, once it is a day like any other for it: uploaded, and maybe already read."""
+        stored = [
+            path
+            for path in sorted((self.stage.folder / "artifacts").rglob("*"))
+            if path.is_file()
+            and path.stat().st_size
+            and path not in self.spoilt
+            and path.stat().st_mtime < time.time() - 1
+        ]
+        if not stored:
+            return False
+        path = self.dice.choice(stored)
+        with path.open("r+b") as file:
+            at = self.dice.randrange(path.stat().st_size)
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
+        self.spoilt.append(path)
+        return True
+
 
 ACTIONS: Final[dict[str, Callable[[Chaos], bool]]] = {
     "agent killed anywhere": lambda chaos: chaos.kill_one(*FLEETS),
@@ -419,6 +445,7 @@ ACTIONS: Final[dict[str, Callable[[Chaos], bool]]] = {
     "bank killed": Chaos.kill_bank,
     "clock stepped": Chaos.step_clock,
     "checkpoint corrupted": Chaos.corrupt_checkpoint,
+    "artifact corrupted": Chaos.corrupt_artifact,
 }
 
 

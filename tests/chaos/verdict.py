@@ -3,6 +3,7 @@
 `Verdict.give` writes findings (each a broken promise, none expected) and facts (how much was tried) into the books.
 """
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -49,6 +50,7 @@ class Verdict:
         self.check_ledger()
         self.check_runs()
         self.check_journals()
+        self.check_artifacts()
         for run, events in self.events.items():
             self.check_log(run, events)
         self.books.findings += [f"{what}: {count - FEW} more" for what, count in self.found.items() if count > FEW]
@@ -189,6 +191,35 @@ class Verdict:
             for (run, version), body in self.chaos.damage.items():
                 restore = "update runs_checkpoint set body = %s where run_id = %s and version = %s"
                 connection.execute(restore, [body, run, version])
+
+    def check_artifacts(self) -> None:
+        """Every byte that was acknowledged comes back as it was, but for objects with a wrong byte: those are refused."""
+        kept = {line["artifact"]: line["sha256"] for line in self.lines if line["kind"] == "ack" and "artifact" in line}
+        attached = {
+            event["labels"].get("artifact")
+            for events in self.events.values()
+            for event in events
+            if event["type"] == "artifact_attached"
+        }
+        refused = 0
+        for artifact, sha256 in kept.items():
+            found = self.chaos.call("GET", f"/artifacts/{artifact}")
+            if found["status"] != "ready" or artifact not in attached:
+                self.find("an acknowledged artifact is missing", [found])
+                continue
+            address = self.chaos.call("POST", f"/artifacts/{artifact}/download")["url"]
+            answer = self.chaos.http.get(address)
+            if answer.status_code == 409 and answer.json()["code"] == "artifact_unreadable":
+                refused += 1
+            elif answer.status_code != 200 or hashlib.sha256(answer.content).hexdigest() != sha256:
+                self.find(
+                    "an artifact is not what was uploaded", [(artifact, answer.status_code, answer.content[:300])]
+                )
+        if refused > len(self.chaos.spoilt):
+            self.find("an artifact is unreadable", [(refused, self.chaos.spoilt)])
+        self.books.facts["artifacts, every one as it was uploaded"] = len(kept) - refused
+        self.books.facts["damaged artifacts"] = len(self.chaos.spoilt)
+        self.books.facts["damaged artifacts that were refused to their reader"] = refused
 
     # ---- how much was tried
 
