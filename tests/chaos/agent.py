@@ -410,7 +410,7 @@ class Worker:
         answer = self.api.call("POST", "/artifacts", {**about, "sha256": sha256}, key=f"{work.run}:{work.step}:receipt")
         if answer.status != 201:
             self.give_up(answer, "announce")
-        artifact, address = answer.body["id"], answer.body["upload"]["url"]
+        artifact, address = answer.body["id"], (answer.body["upload"] or {}).get("url")
         while True:
             self.keep(work)
             if address is None:  # the answer that had it was lost, or it has expired
@@ -454,8 +454,6 @@ class Worker:
         """Note a payment in the shared state, whoever else changes it meanwhile."""
         invoice, found = payment["invoice_id"], result or {}
         name = f"{work.step}:{invoice}:paid"
-        if work.whole and work.head:  # what was recorded is damaged; recording it again is another write
-            name += f":{work.head}"
         while True:
             paid = {**work.state.get("paid", {}), invoice: found}
             if work.whole:
@@ -469,10 +467,12 @@ class Worker:
                 work.state = {**work.state, "paid": paid}
                 return
             if answer.code == "idempotency_key_reused":
+                # A predecessor did it, and died. If the state does not have it, that was damaged since: this is another write.
                 self.load(work)
-                if not parts and (invoice in work.state.get("paid", {}) or work.whole):
+                if not parts and invoice in work.state.get("paid", {}):
                     return
-                raise AssertionError(f"{name} was done, the lease is held, and the state does not have it")
+                name = f"{work.step}:{invoice}:paid:{work.head}"
+                continue
             if answer.code not in ("stale_head", "patch_conflict"):
                 self.give_up(answer, f"commit {name}")
             self.load(work)

@@ -196,7 +196,7 @@ class Verdict:
         """Every byte that was acknowledged comes back as it was, but for objects with a wrong byte: those are refused."""
         kept = {line["artifact"]: line["sha256"] for line in self.lines if line["kind"] == "ack" and "artifact" in line}
         attached = {
-            event["labels"].get("artifact")
+            event["artifact"]["id"]
             for events in self.events.values()
             for event in events
             if event["type"] == "artifact_attached"
