@@ -163,7 +163,7 @@ class Chaos:
             self.tend()
             done = len(self.executed.rows())
             # The last payments may be refused or skipped for good; what is planned still happens, while there is work.
-            while plan and (plan[0][0] * self.workload.payments <= done or not self.workload.left):
+            while plan and (plan[0][0] * self.workload.size <= done or not self.workload.left):
                 at, fault = plan.pop(0)
                 if not self.inject(fault) and at < 1:  # there was nothing to do it to
                     bisect.insort(plan, (at + 0.03, fault))

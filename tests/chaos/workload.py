@@ -19,11 +19,10 @@ SHARED: Final = 0.15  # payments whose invoice another run pays as well
 
 
 class Workload:
-    """Runs, as requests, until `payments` payments are in them."""
+    """Runs, as requests, until `size` invoices are in them: as many effects."""
 
-    def __init__(self, dice: random.Random, payments: int) -> None:
-        self.dice, self.payments = dice, payments
-        self.left = payments
+    def __init__(self, dice: random.Random, size: int) -> None:
+        self.dice, self.size = dice, size
         self.invoices = 0
         self.shared: list[Json] = []  # payments that more runs are to make
         self.next: Json | None = None
@@ -36,16 +35,17 @@ class Workload:
 
     def pop(self) -> Json:
         made, self.next = self.peek(), None
-        self.left -= sum(map(len, made["input"]["steps"].values()))
-        self.left = max(self.left, 0)
         return made
+
+    @property
+    def left(self) -> bool:
+        return self.next is not None or self.invoices < self.size
 
     def make(self) -> Json:
         shape = self.dice.choice(SHAPES)
         steps: dict[str, list[Json]] = {name: [] for name in shape}
-        count = min(self.left, self.dice.randint(len(shape), 3 * len(shape)))
         taken: set[str] = set()
-        for number in range(count):
+        for number in range(self.dice.randint(len(shape), 3 * len(shape))):
             name = list(shape)[number] if number < len(shape) else self.dice.choice(list(shape))
             steps[name].append(self.payment(taken))
         return {
