@@ -98,22 +98,8 @@ class Live(Platform):
 
     def set_up(self) -> None:
         self.postgres.start()
-        passwords = {role.name: secrets.token_urlsafe(24) for role in ROLES if role.login}
-        main = provision(self.postgres.admin_url, database="smriti", passwords=passwords)
-        vault = provision(self.postgres.admin_url, database="smriti_vault", passwords=passwords)
         self.port = remembered_port(self.folder / "web.port")
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "DJANGO_SETTINGS_MODULE": "config.settings",
-            "SECRET_KEY": secrets.token_urlsafe(40),
-            "MASTER_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
-            "DATABASE_URL": main[APP],
-            "VAULT_DATABASE_URL": vault[APP],
-            "BROKER_URL": "redis://127.0.0.1:1/0",  # nothing answers there: the broker is never the truth
-            "BASE_URL": self.base_url,
-            "DATA_DIR": str(self.folder),
-        }
-        owner = {"OWNER_DATABASE_URL": main[OWNER], "VAULT_OWNER_DATABASE_URL": vault[OWNER]}
+        _, self.environment, owner = install(self.postgres, self.folder, self.base_url)
         for alias in ("owner", "vault_owner"):
             self.python("manage.py", "migrate", "--database", alias, "--verbosity", "0", environment=owner)
         self.key = self.python(str(HERE / "make_tenant.py"), "kills").strip()
@@ -212,6 +198,27 @@ class Installation(Platform):
         psutil.wait_procs(processes, timeout=10)
         for name in ("postgres", "vault"):
             PostgresServer(self.data / "services" / name).kill()
+
+
+def install(
+    postgres: PostgresServer, folder: Path, base_url: str
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Databases in a server: the roles' passwords, the environment of the platform's processes, and what its owner adds."""
+    passwords = {role.name: secrets.token_urlsafe(24) for role in ROLES if role.login}
+    main = provision(postgres.admin_url, database="smriti", passwords=passwords)
+    vault = provision(postgres.admin_url, database="smriti_vault", passwords=passwords)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+        "SECRET_KEY": secrets.token_urlsafe(40),
+        "MASTER_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
+        "DATABASE_URL": main[APP],
+        "VAULT_DATABASE_URL": vault[APP],
+        "BROKER_URL": "redis://127.0.0.1:1/0",  # nothing answers there: the broker is never the truth
+        "BASE_URL": base_url,
+        "DATA_DIR": str(folder),
+    }
+    return passwords, environment, {"OWNER_DATABASE_URL": main[OWNER], "VAULT_OWNER_DATABASE_URL": vault[OWNER]}
 
 
 def wait_for(condition: Callable[[], bool], patience: float = 30) -> None:

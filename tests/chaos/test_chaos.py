@@ -1,0 +1,20 @@
+"""Whatever fails, whenever: no payment is made twice, the ledger says what the bank did, and nothing is left without an end or an
+owner. 300 effects here, 10,000 with `make proof`, any number with `make chaos`.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.live import ROOT
+from tests.chaos import report
+from tests.chaos.harness import Chaos
+
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600), pytest.mark.xdist_group("chaos")]
+
+
+def test_no_effect_is_executed_twice(tmp_path: Path, proof: bool) -> None:
+    books = Chaos(tmp_path / "chaos", seed=4001, effects=10_000 if proof else 300).run()
+    if proof:
+        report.write(ROOT / "tests" / "proof" / "chaos.md", books)
+    assert not books.findings, "\n".join(books.findings)
