@@ -58,7 +58,7 @@ class Live:
     def pages(self) -> dict[str, str]:
         """What is looked at, by name: address without the host."""
         tenant, runs = f"/t/{self.story.house.slug}", self.story.runs
-        house = self.story.house
+        house, effects = self.story.house, self.story.effects
         return {
             "tenants": "/t/",
             "profile": "/profile/",
@@ -73,7 +73,34 @@ class Live:
             "events": f"{tenant}/runs/{runs['done']}/events/",
             "event-payload": f"{tenant}/runs/{runs['done']}/events/4/payload/",
             "state": f"{tenant}/runs/{runs['done']}/state/",
+            "run-unknown": f"{tenant}/runs/{runs['unknown']}/",
+            "run-gate": f"{tenant}/runs/{runs['gate']}/",
+            "run-timer": f"{tenant}/runs/{runs['timer']}/",
+            "run-signal": f"{tenant}/runs/{runs['signal']}/",
+            "run-child": f"{tenant}/runs/{runs['child']}/",
+            "run-retry": f"{tenant}/runs/{runs['retry']}/",
+            "effects": f"{tenant}/runs/{runs['unknown']}/effects/",
+            "effects-none": f"{tenant}/runs/{runs['done']}/effects/",
+            "effect": f"{tenant}/runs/{runs['unknown']}/effects/{effects['unknown']}/",
+            "effect-payload": f"{tenant}/runs/{runs['unknown']}/effects/{effects['succeeded']}/payload/",
+            "effect-late": f"{tenant}/runs/{runs['finding']}/effects/{effects['finding']}/payload/",
+            "reconcile": f"{tenant}/runs/{runs['unknown']}/effects/{effects['unknown']}/reconcile/",
+            "gate": f"{tenant}/runs/{runs['gate']}/gates/{self.story.gates['open']}/",
+            "recover": f"{tenant}/runs/{runs['unknown']}/recover/",
+            "recover-many": f"{tenant}/attention/recover/",
+            "attention": f"{tenant}/attention/",
+            "attention-dead": f"{tenant}/attention/?kind=dead&workflow=file-gstr-1",
+            "attention-none": f"{tenant}/attention/?workflow=nothing",
+            "resume": f"{tenant}/runs/{runs['unknown']}/resume/",
+            "resume-running": f"{tenant}/runs/{runs['running']}/resume/",
+            "queues": f"{tenant}/queues/",
+            "queue": f"{tenant}/queues/ocr-gpu/",
+            "tools": f"{tenant}/tools/",
+            "tool": f"{tenant}/tools/bank.pay/versions/1/",
+            "workflows": f"{tenant}/workflows/",
+            "workflow": f"{tenant}/workflows/pay-suppliers/versions/7/",
             "cancel": f"{tenant}/runs/{runs['running']}/cancel/",
+            "cancel-effects": f"{tenant}/runs/{runs['flying']}/cancel/",
             "members": f"{tenant}/members/",
             "member-add": f"{tenant}/members/add/",
             "member-roles": f"{tenant}/members/{house.members['viewer']}/roles/",
@@ -87,8 +114,11 @@ class Live:
 
 NAMES = [
     "sign-in", "tenants", "profile", "password", "runs", "runs-filtered", "runs-none-match", "run-resumed", "run-running",
-    "run-waiting", "run-dead", "events", "event-payload", "state", "cancel", "members", "member-add", "member-roles", "keys",
-    "key-new", "key-rotate", "audit", "not-found",
+    "run-waiting", "run-dead", "run-unknown", "run-gate", "run-timer", "run-signal", "run-child", "run-retry", "effects",
+    "effects-none", "effect", "effect-payload", "effect-late", "reconcile", "gate", "recover", "recover-many", "attention",
+    "attention-dead", "attention-none", "resume", "resume-running", "queues", "queue", "tools", "tool", "workflows",
+    "workflow", "events", "event-payload", "state", "cancel", "cancel-effects", "members", "member-add", "member-roles",
+    "keys", "key-new", "key-rotate", "audit", "not-found",
 ]  # fmt: skip
 
 
