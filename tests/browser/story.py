@@ -160,6 +160,7 @@ def tell_long(house: House) -> Story:
             head=0, checkpoint={"state": payload}, events=[{"type": "e" * 64, "labels": labels, "payload": payload}]
         )
         worker.commit(head=1, checkpoint={"state": {**payload, "k" * 200: "u" * 5000}})
+        _long_ledger(story, api, house, long)
         story.runs["many"] = many = start(api, "many-steps", *(f"step_{n:03}" for n in range(1, 121)))
         for _ in range(50):
             Worker(api, many).claim().succeed()
@@ -168,6 +169,38 @@ def tell_long(house: House) -> Story:
             tenant=house.id, name="k" * 120, scopes=SCOPES, actor=actor.system("a" * 100), now=clock.now()
         )
     return story
+
+
+def _long_ledger(story: Story, api: httpx.Client, house: House, long: str) -> None:
+    """An unknown outcome, a gate and dead letters, all as long as they may be."""
+    tool = f"{long}t"
+    definition = {
+        "side_effect": "irreversible", "description": "d" * 400, "amount": {"path": "amount", "currency": "INR"},
+        "business_key": "{key}", "reconcile": {"hint": "h" * 300}, "redact": [f"/{long}{n}" for n in range(20)],
+        "input_schema": {"type": "object", "properties": {f"{long}{n}": {"description": long * 4} for n in range(100)}},
+    }  # fmt: skip
+    steps = [{"name": f"{long}{n:02}"[-64:], "queue": f"{long}q"} for n in range(40)]
+    with client(house.keys["admin"]) as admin:
+        for name, more in ((tool, {}), (f"{long}u", {"approval": f"{long}r"})):
+            assert admin.put(f"/tools/{name}/versions/{long}v", json=definition | more).is_success
+        flow = {"description": "d" * 400, "steps": steps, "tools": {tool: f"{long}v"}}
+        assert admin.put(f"/workflows/{long}w/versions/{long}v", json=flow).is_success
+
+    def begin(number: int) -> Worker:
+        run = start(api, f"{long}w", f"{long}{number}", queue=f"{long}q")
+        work = api.post("/work/claim", json={"worker": f"{long}n", "queues": [f"{long}q"], "run_id": str(run)}).json()
+        return Worker(api, run, lease=work["lease"], epoch=work["epoch"])
+
+    asked = {"key": "k" * 200, "amount": "999999999999.999999", "text": "t" * 3000, "list": list(range(500))}
+    for number in range(3):
+        worker = begin(number)
+        worker.reserve(tool, input=asked | {"key": f"{number}{'k' * 200}"})
+        error = {"class": "permanent", "message": "m" * 4000}
+        worker.commit(step={"outcome": "failed", "error": error})
+        story.runs["long-dead"] = worker.run
+    worker = begin(4)
+    gate = worker.reserve(f"{long}u", input=asked)
+    story.runs["long-gate"], story.gates["long"], story.effects["long"] = worker.run, gate["gate"], gate["effect"]
 
 
 def _resumed(api: httpx.Client, house: House) -> UUID:

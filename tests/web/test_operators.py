@@ -1,4 +1,4 @@
-"""What operators decide on pages: outcomes, gates, dead letters, cancellation, tools, queues; each with a reason for the audit log."""
+"""What operators decide on pages: outcomes, gates, dead letters, cancellation, tools, queues. Each act needs a reason."""
 
 import html
 from typing import TYPE_CHECKING, Any
