@@ -323,14 +323,16 @@ def test_long_values_and_many_rows_fit(live: Live, open_page: Open) -> None:
         f"/t/{slug}/workflows/{'w' * 64}/",
         f"/t/{slug}/queues/",
     )
-    page = open_page("long")
+    page, wrong = open_page("long"), []
     for number, address in enumerate((*pages, f"/t/{slug}/audit/", f"/t/{slug}/runs/{runs['many']}/")):
         page.goto(address)
         for width in (1440, 320):
             page.set_viewport_size({"width": width, "height": 900})
             page.screenshot(path=live.shots / f"long-{number}-{width}.png", full_page=True)
-            assert fits(page), (address, width)
-        assert axe(page) == [], address
+            if not fits(page):
+                wrong.append((address, width))
+        wrong += [(address, found) for found in axe(page)]
+    assert not wrong
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"/t/{slug}/runs/{runs['many']}/")
     expect(page.get_by_text("of 120", exact=False).first).to_be_visible()
