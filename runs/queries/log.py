@@ -153,9 +153,7 @@ def payloads(*, tenant: UUID, of: Collection[tuple[UUID, int]]) -> dict[tuple[UU
         if (run_id, seq) in of:
             key = keys.data_key(tenant=tenant, key_id=data_keys[run_id])
             with contextlib.suppress(Corrupt):
-                found[run_id, seq] = codec.unseal(
-                    key, context=run_id.bytes, label=sealing.EVENT, blob=bytes(payload)
-                ).body
+                found[run_id, seq] = sealing.open_event(key, run_id, bytes(payload))
     return found
 
 

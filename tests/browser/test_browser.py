@@ -330,7 +330,7 @@ def test_long_values_and_many_rows_fit(live: Live, open_page: Open) -> None:
             page.set_viewport_size({"width": width, "height": 900})
             page.screenshot(path=live.shots / f"long-{number}-{width}.png", full_page=True)
             if not fits(page):
-                wrong.append((address, width))
+                wrong.append((address, str(width)))
         wrong += [(address, found) for found in axe(page)]
     assert not wrong
     page.set_viewport_size({"width": 1440, "height": 900})
