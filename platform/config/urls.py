@@ -3,11 +3,13 @@
 from django.urls import include, path
 
 from config import health, metrics
-from kernel.web import door
+from kernel.web import door, navigation
+from runs.ui.attention import nav_counts
 from tenancy.ui.door import enter
 from tenancy.ui.urls import account_urlpatterns
 
 door.install(enter)
+navigation.install(nav_counts)
 
 urlpatterns = [
     path("healthz", health.healthz),

@@ -1,9 +1,8 @@
 """The routes of runs. Those in HOT are dispatched without Django's resolver, signals and middleware (config.wsgi)."""
 
-from typing import Any
+from django.urls import path
 
-from django.urls import path, register_converter
-
+from runs import converters  # noqa: F401  # registers the converter `identifier`
 from runs.api import (
     artifacts,
     effects,
@@ -18,21 +17,6 @@ from runs.api import (
     streams,
     views,
 )
-
-
-class IdentifierConverter:
-    """A name of the vocabulary (`runs.wire.Identifier`). It may have slashes; `/versions/` ends it."""
-
-    regex = "[A-Za-z0-9](?:(?!/versions/)[A-Za-z0-9_.:@/+-]){0,63}"
-
-    def to_python(self, value: str) -> str:
-        return value
-
-    def to_url(self, value: Any) -> str:
-        return str(value)
-
-
-register_converter(IdentifierConverter, "identifier")
 
 HOT = [
     path("runs/<uuid:run_id>/commit", hot.commit),

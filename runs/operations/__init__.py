@@ -9,9 +9,9 @@ from runs.operations.artifacts import (
 )
 from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifacts, sweep_offloads
 from runs.operations.commit import Committed, commit
-from runs.operations.control import anchor_heads, cancel_run, recover_run, recover_runs, sweep
+from runs.operations.control import Action, anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
-from runs.operations.effects import Decided, Reconciled, decide_gate, reconcile, reserve
+from runs.operations.effects import GRANT_SECONDS, Decided, Reconciled, decide_gate, reconcile, reserve
 from runs.operations.feed import advance_feed, feed_hint, log_hint
 from runs.operations.fork import Forked, fork_run
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
@@ -23,6 +23,8 @@ from runs.operations.resume import resume_run
 from runs.operations.signals import Signalled, signal
 
 __all__ = [
+    "GRANT_SECONDS",
+    "Action",
     "Claimed",
     "Committed",
     "Created",

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from kernel.errors import NotFound
-from runs.models import Attempt, Run, Step, StepDependency
+from runs.models import Attempt, Effect, Gate, Run, Step, StepDependency
 from runs.queries import ledger, listing
 from runs.queries.listing import RunRow
 from runs.states import RUN_ENDS
@@ -62,13 +62,33 @@ class WaitReason:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsOn:
+    """The effect that a waiting step cannot go on without, and the gate before it, if that is what it waits for."""
+
+    effect: UUID
+    tool: str
+    owner: str | None
+    settle_at: datetime | None
+    gate: UUID | None = None
+    rule: str | None = None
+    gate_status: str | None = None
+    opened_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunDetail:
-    """`steps` and `attempts` are the first and the last MAX_ROWS of `run.steps_total` and `run.attempts`."""
+    """`steps` and `attempts` are the first and the last MAX_ROWS of `run.steps_total` and `run.attempts`. `effects` counts those of
+    the ledger; `cancel_at` is the end of a cancellation's grace.
+    """
 
     run: RunRow
     steps: list[StepRow]
     attempts: list[AttemptRow]
     wait: WaitReason | None
+    waits_on: WaitsOn | None = None
+    effects: int = 0
+    cancel_at: datetime | None = None
 
 
 def get_run(*, tenant: UUID, run_id: UUID, now: datetime) -> RunDetail:
@@ -101,13 +121,31 @@ def get_run(*, tenant: UUID, run_id: UUID, now: datetime) -> RunDetail:
         )
         for step in steps
     ]  # fmt: skip
-    return RunDetail(run, rows, attempts, _wait(run, rows, attempts, now))
+    wait = _wait(run, rows, attempts, now)
+    cancel_at = Run.objects.filter(id=run_id).values_list("cancel_at", flat=True).get()
+    effects = Effect.objects.filter(run_id=run_id).count()
+    return RunDetail(run, rows, attempts, wait, _waits_on(wait, rows), effects, cancel_at)
 
 
 def require_visible(*, principal: Principal, run_id: UUID) -> None:
     """Raise NotFound unless the run is one that a bound key may see."""
     if not ledger.visible_runs(principal).filter(id=run_id).exists():
         raise NotFound("There is no such run.")
+
+
+def _waits_on(wait: WaitReason | None, steps: list[StepRow]) -> WaitsOn | None:
+    step = None if wait is None else next((s for s in steps if s.name == wait.step and s.wait == wait.reason), None)
+    if step is None or step.wait_id is None or step.wait not in ("gate", "reconciliation"):
+        return None
+    gate = Gate.objects.filter(id=step.wait_id).first() if step.wait == "gate" else None
+    effect = Effect.objects.filter(id=gate.effect_id if gate else step.wait_id).first()
+    if effect is None:
+        return None
+    if gate is None:
+        return WaitsOn(effect.id, effect.tool, effect.owner, effect.settle_at)
+    return WaitsOn(
+        effect.id, effect.tool, effect.owner, effect.settle_at, gate.id, gate.rule, gate.status, gate.opened_at, gate.expires_at
+    )  # fmt: skip
 
 
 def _wait(run: RunRow, steps: list[StepRow], attempts: list[AttemptRow], now: datetime) -> WaitReason | None:

@@ -149,13 +149,13 @@ def list_effects(*, tenant: UUID, filters: EffectFilter, cursor: str | None = No
         moment, last = decode_cursor(cursor)
         rows = rows.filter(Q(updated_at__lt=moment) | Q(updated_at=moment, id__lt=last))
     found = list(rows.order_by("-updated_at", "-id")[: limit + 1])
-    page = _rows(found[:limit])
+    page = effect_rows(found[:limit])
     return EffectPage(page, encode_cursor(page[-1].updated_at, page[-1].id) if len(found) > limit else None)
 
 
 def effects_of_run(*, tenant: UUID, run_id: UUID, limit: int = 200) -> list[EffectRow]:
     """The effects of a run in the order in which they were first reserved."""
-    return _rows(list(Effect.objects.filter(run_id=run_id).order_by("id")[:limit]))
+    return effect_rows(list(Effect.objects.filter(run_id=run_id).order_by("id")[:limit]))
 
 
 def get_effect(*, tenant: UUID, effect_id: UUID, principal: Principal) -> EffectDetail:
@@ -164,7 +164,7 @@ def get_effect(*, tenant: UUID, effect_id: UUID, principal: Principal) -> Effect
     if effect is None:
         raise NotFound("There is no such effect.")
     return EffectDetail(
-        effect=_rows([effect])[0],
+        effect=effect_rows([effect])[0],
         input=payload_member(tenant=tenant, run_id=effect.run_id, seq=effect.input_seq, name="input"),
         outcome=None if effect.outcome_seq is None
         else event_payload(tenant=tenant, run_id=effect.run_id, seq=effect.outcome_seq),
@@ -252,7 +252,8 @@ def _matching(filters: EffectFilter) -> QuerySet[Effect]:
     return rows
 
 
-def _rows(effects: list[Effect]) -> list[EffectRow]:
+def effect_rows(effects: list[Effect]) -> list[EffectRow]:
+    """Read models of effects, with one query for their steps."""
     steps = dict(Step.objects.filter(id__in={effect.step_id for effect in effects}).values_list("id", "name"))
     return [
         EffectRow(

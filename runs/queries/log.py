@@ -1,6 +1,7 @@
 """The event log of a run, page by page."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -140,6 +141,20 @@ def event_payload(*, tenant: UUID, run_id: UUID, seq: int) -> bytes:
         return sealing.open_event(key, run_id, bytes(stored[0]))
     except Corrupt as error:
         raise PayloadUnreadable("The stored bytes do not open.") from error
+
+
+def payloads(*, tenant: UUID, of: Collection[tuple[UUID, int]]) -> dict[tuple[UUID, int], bytes]:
+    """The payloads of some events, each named by run and sequence number; those that are not there or do not open are left out."""
+    runs = {run_id for run_id, _ in of}
+    data_keys = dict(Run.objects.filter(id__in=runs).values_list("id", "data_key_id"))
+    found: dict[tuple[UUID, int], bytes] = {}
+    rows = Event.objects.filter(run_id__in=runs, seq__in={seq for _, seq in of}, payload__isnull=False)
+    for run_id, seq, payload in rows.values_list("run_id", "seq", "payload") if of else ():
+        if (run_id, seq) in of:
+            key = keys.data_key(tenant=tenant, key_id=data_keys[run_id])
+            with contextlib.suppress(Corrupt):
+                found[run_id, seq] = sealing.open_event(key, run_id, bytes(payload))
+    return found
 
 
 def event_row(

@@ -7,21 +7,16 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django import forms
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from audit import operations as audit_ops
 from kernel import clock
 from kernel.errors import NotFound
-from kernel.web.views import FormPage, TenantPage
-from runs import operations, queries
+from kernel.web.views import TenantPage
+from runs import queries
 from runs.queries import EventRow, RunDetail
 from runs.states import RUN_ENDS
 from runs.ui import chart
@@ -96,7 +91,7 @@ class Overview(RunPage):
         )
         return {
             **self.head(detail, now),
-            "why": why(detail, zone=zone, now=now),
+            "why": why(detail, slug=self.visitor.slug, zone=zone, now=now),
             "drawn": chart.draw(detail, now=now, zone=zone, fold=not true_scale, first=self.number("step")),
             "true_scale": true_scale,
             "attempts": [(attempt, chart.attempt_state(attempt)) for attempt in detail.attempts],
@@ -223,39 +218,6 @@ class Verify(Overview):
         if request.headers.get("HX-Request"):
             return self.render(shown, template="runs/verification.html")
         return self.render({**self.overview(self.detail(now), now), **shown, "version": ""})
-
-
-class ReasonForm(forms.Form):
-    reason = forms.CharField(
-        label=_("Reason, kept in the audit log"), max_length=500, widget=forms.Textarea(attrs={"rows": 3})
-    )
-
-
-class Cancel(FormPage):
-    action = "runs:operate"
-    section = "runs"
-    template_name = "runs/cancel.html"
-    form_class = ReasonForm
-
-    def context(self) -> dict[str, Any]:
-        detail = queries.get_run(tenant=self.visitor.tenant_id, run_id=self.kwargs["run_id"], now=clock.now())
-        return {
-            "run": detail.run,
-            "ended": detail.run.status in RUN_ENDS,
-            "held": [attempt for attempt in detail.attempts if attempt.outcome is None],
-            "left": detail.run.steps_total - detail.run.steps_done,
-        }
-
-    def act(self, form: forms.Form) -> HttpResponse:
-        operations.cancel_run(
-            tenant=self.visitor.tenant_id,
-            run_id=self.kwargs["run_id"],
-            reason=form.cleaned_data["reason"],
-            actor=self.visitor.actor,
-            now=clock.now(),
-        )
-        messages.success(self.request, gettext("The run is cancelled. Its workers are refused from now on."))
-        return redirect("runs:detail", self.visitor.slug, self.kwargs["run_id"])
 
 
 def _version(detail: RunDetail, now: datetime) -> str:

@@ -28,7 +28,7 @@ VIEWS: Final = (
     ("", _("All"), ()),
     ("running", _("Running"), ("running",)),
     ("waiting", _("Waiting"), ("pending", "waiting")),
-    ("person", _("Needs a person"), ("dead_letter",)),
+    ("dead", _("Dead letters"), ("dead_letter",)),
     ("ended", _("Ended"), ("completed", "failed", "cancelled")),
 )
 

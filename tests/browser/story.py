@@ -37,6 +37,8 @@ Minutes = dict[str, list[tuple[float, float]]]
 class Story:
     house: House
     runs: dict[str, UUID] = field(default_factory=dict)
+    effects: dict[str, str] = field(default_factory=dict)
+    gates: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,6 +66,18 @@ class Worker:
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    def reserve(self, tool: str | None, **more: Any) -> dict[str, Any]:
+        """The decision about a side effect."""
+        body = {"lease": self.lease, "epoch": self.epoch, "tool": tool, **more}
+        body = {name: value for name, value in body.items() if value is not None}
+        answer = self.api.post(f"/runs/{self.run}/effects", json=body, headers={"Idempotency-Key": str(uuid4())})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def did(self, effect: str, **outcome: Any) -> None:
+        self.commit(effects=[{"effect": effect, "outcome": "succeeded", **outcome}])
 
     def succeed(self, **output: Any) -> None:
         self.commit(step={"outcome": "succeeded", "output": output})
@@ -104,6 +118,7 @@ def tell(house: House) -> Story:
         Worker(api, story.runs["failed"]).claim().commit(
             step={"outcome": "failed", "error": {"class": "business_rejection", "message": "closed period"}}
         )
+        _ledger(story, api, house)
         story.runs["cancelled"] = start(api, "remind-overdue-customers", "pick", "write", "send", "report")
         with tenant_scope(house.id):
             runs_ops.cancel_run(
@@ -145,6 +160,7 @@ def tell_long(house: House) -> Story:
             head=0, checkpoint={"state": payload}, events=[{"type": "e" * 64, "labels": labels, "payload": payload}]
         )
         worker.commit(head=1, checkpoint={"state": {**payload, "k" * 200: "u" * 5000}})
+        _long_ledger(story, api, house, long)
         story.runs["many"] = many = start(api, "many-steps", *(f"step_{n:03}" for n in range(1, 121)))
         for _ in range(50):
             Worker(api, many).claim().succeed()
@@ -153,6 +169,38 @@ def tell_long(house: House) -> Story:
             tenant=house.id, name="k" * 120, scopes=SCOPES, actor=actor.system("a" * 100), now=clock.now()
         )
     return story
+
+
+def _long_ledger(story: Story, api: httpx.Client, house: House, long: str) -> None:
+    """An unknown outcome, a gate and dead letters, all as long as they may be."""
+    tool = f"{long}t"
+    definition = {
+        "side_effect": "irreversible", "description": "d" * 400, "amount": {"path": "amount", "currency": "INR"},
+        "business_key": "{key}", "reconcile": {"hint": "h" * 300}, "redact": [f"/{long}{n}" for n in range(20)],
+        "input_schema": {"type": "object", "properties": {f"{long}{n}": {"description": long * 4} for n in range(100)}},
+    }  # fmt: skip
+    steps = [{"name": f"{long}{n:02}"[-64:], "queue": f"{long}q"} for n in range(40)]
+    with client(house.keys["admin"]) as admin:
+        for name, more in ((tool, {}), (f"{long}u", {"approval": f"{long}r"})):
+            assert admin.put(f"/tools/{name}/versions/{long}v", json=definition | more).is_success
+        flow = {"description": "d" * 400, "steps": steps, "tools": {tool: f"{long}v"}}
+        assert admin.put(f"/workflows/{long}w/versions/{long}v", json=flow).is_success
+
+    def begin(number: int) -> Worker:
+        run = start(api, f"{long}w", f"{long}{number}", queue=f"{long}q")
+        work = api.post("/work/claim", json={"worker": f"{long}n", "queues": [f"{long}q"], "run_id": str(run)}).json()
+        return Worker(api, run, lease=work["lease"], epoch=work["epoch"])
+
+    asked = {"key": "k" * 200, "amount": "999999999999.999999", "text": "t" * 3000, "list": list(range(500))}
+    for number in range(3):
+        worker = begin(number)
+        worker.reserve(tool, input=asked | {"key": f"{number}{'k' * 200}"})
+        error = {"class": "permanent", "message": "m" * 4000}
+        worker.commit(step={"outcome": "failed", "error": error})
+        story.runs["long-dead"] = worker.run
+    worker = begin(4)
+    gate = worker.reserve(f"{long}u", input=asked)
+    story.runs["long-gate"], story.gates["long"], story.effects["long"] = worker.run, gate["gate"], gate["effect"]
 
 
 def _resumed(api: httpx.Client, house: House) -> UUID:
@@ -206,6 +254,89 @@ def _dead(api: httpx.Client, house: House) -> UUID:
     )
     _move(house, run, {"collect": [(0, 2)], "file_return": [(2, 9.6)]}, ago=190)
     return run
+
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "bank.pay": {
+        "side_effect": "irreversible", "description": "Pays a supplier from the current account.", "business_key": "{invoice}",
+        "input_schema": {
+            "type": "object", "required": ["invoice", "amount"],
+            "properties": {"invoice": {"type": "string"}, "amount": {"type": "string"}, "payee": {"type": "string"}},
+        },
+        "scope": "tenant", "amount": {"path": "amount", "currency": "INR"},
+        "limits": {"max_amount_per_call": {"INR": "500000.00"}, "calls_per_day": 5000, "time_zone": "Asia/Kolkata"},
+        "compensation": {"tool": "bank.recall", "input": {"payment": "{output/payment}"}},
+        "reconcile": {"hint": "Look for the key in the statement of account, column reference.", "settle_seconds": 900},
+    },
+    "bank.recall": {"side_effect": "irreversible"},
+    "bank.pay_large": {
+        "side_effect": "irreversible", "business_key": "{invoice}", "amount": {"path": "amount", "currency": "INR"},
+        "approval": "two_lakh_and_more",
+    },
+    "mail.send": {"side_effect": "idempotent", "business_key": "{to}", "description": "Sends a mail to a supplier."},
+}  # fmt: skip
+
+
+def _ledger(story: Story, api: httpx.Client, house: House) -> None:
+    """Effects in every state, and runs that wait for each reason."""
+    with client(house.keys["admin"]) as admin:
+        for name, definition in TOOLS.items():
+            assert admin.put(f"/tools/{name}/versions/1", json=definition).is_success
+        workflow = {
+            "description": "Pays what is due", "state_schema": 2, "tools": {"bank.pay": "1"},
+            "steps": [{"name": "pick"}, {"name": "pay", "depends_on": ["pick"]}],
+            "migrations": [{"from": 1, "to": 2, "patch": [{"op": "move", "from": "/rows", "path": "/invoices"}]}],
+        }  # fmt: skip
+        assert admin.put("/workflows/pay-suppliers/versions/7", json=workflow).is_success
+
+    def pay(worker: Worker, invoice: str, amount: str, tool: str = "bank.pay") -> dict[str, Any]:
+        return worker.reserve(tool, input={"invoice": invoice, "amount": amount, "payee": "श्री गणेश ट्रेडर्स, पुणे"})
+
+    # Paid twice, once with an unknown end: stopped for good.
+    story.runs["unknown"] = run = start(api, "pay-suppliers", "pick", "pay", "confirm")
+    worker = Worker(api, run).claim()
+    worker.succeed()
+    worker.claim()
+    paid = pay(worker, "INV-24-3317", "37500.00")
+    worker.did(paid["effect"], output={"payment": "P-1"}, external_id="UTR 2291 8814")
+    mail = worker.reserve("mail.send", input={"to": "accounts@ganesh.example"})
+    worker.did(mail["effect"])
+    lost = pay(worker, "INV-24-3318", "120000.00")
+    worker.commit(
+        step={"outcome": "failed", "error": {"class": "permanent", "message": "the bank closed the connection"}}
+    )
+    story.effects |= {"succeeded": paid["effect"], "unknown": lost["effect"]}
+    # A gate.
+    story.runs["gate"] = run = start(api, "pay-suppliers", "pick", "pay")
+    Worker(api, run).claim().succeed()
+    asked = pay(Worker(api, run).claim(), "INV-24-4001", "412500.00", "bank.pay_large")
+    story.effects["reserved"], story.gates["open"] = asked["effect"], asked["gate"]
+    # An unknown effect that the next worker must find out about, and whose worker came back too late.
+    story.runs["finding"] = run = start(api, "pay-suppliers", "pay")
+    worker = Worker(api, run).claim()
+    late = pay(worker, "INV-24-5001", "18240.00")
+    _lose(house, worker.lease)
+    headers = {"Idempotency-Key": str(uuid4())}
+    body = {"lease": worker.lease, "epoch": worker.epoch, "outcome": "succeeded", "external_id": "UTR 77"}
+    assert api.post(f"/runs/{run}/effects/{late['effect']}/outcome", json=body, headers=headers).status_code == 409
+    story.effects["finding"] = late["effect"]
+    # In flight now.
+    story.runs["flying"] = run = start(api, "pay-suppliers", "pay", "confirm")
+    pay(Worker(api, run, "worker-5").claim(), "INV-24-6001", "86200.00")
+    for name, wait in (
+        ("timer", {"timer": {"seconds": 7200}}),
+        ("signal", {"signal": {"name": "bank_holiday_over", "timeout_seconds": 86400}}),
+        ("child", {"child": {"run_id": str(run)}}),
+    ):
+        story.runs[name] = start(api, f"wait-for-{name}", "rest", "go_on")
+        Worker(api, story.runs[name]).claim().commit(step={"outcome": "waiting", "wait": wait})
+    # Tried again later.
+    story.runs["retry"] = start(
+        api, "sync-bank-statements", "list_pages", retry={"initial_seconds": 3600, "max_seconds": 7200}
+    )
+    Worker(api, story.runs["retry"]).claim().commit(
+        step={"outcome": "failed", "error": {"class": "rate_limited", "message": "slow down", "retry_after": 1800}}
+    )
 
 
 def _as_owner(house: House) -> psycopg.Connection[Any]:

@@ -58,7 +58,7 @@ class Live:
     def pages(self) -> dict[str, str]:
         """What is looked at, by name: address without the host."""
         tenant, runs = f"/t/{self.story.house.slug}", self.story.runs
-        house = self.story.house
+        house, effects = self.story.house, self.story.effects
         return {
             "tenants": "/t/",
             "profile": "/profile/",
@@ -73,7 +73,34 @@ class Live:
             "events": f"{tenant}/runs/{runs['done']}/events/",
             "event-payload": f"{tenant}/runs/{runs['done']}/events/4/payload/",
             "state": f"{tenant}/runs/{runs['done']}/state/",
+            "run-unknown": f"{tenant}/runs/{runs['unknown']}/",
+            "run-gate": f"{tenant}/runs/{runs['gate']}/",
+            "run-timer": f"{tenant}/runs/{runs['timer']}/",
+            "run-signal": f"{tenant}/runs/{runs['signal']}/",
+            "run-child": f"{tenant}/runs/{runs['child']}/",
+            "run-retry": f"{tenant}/runs/{runs['retry']}/",
+            "effects": f"{tenant}/runs/{runs['unknown']}/effects/",
+            "effects-none": f"{tenant}/runs/{runs['done']}/effects/",
+            "effect": f"{tenant}/runs/{runs['unknown']}/effects/{effects['unknown']}/",
+            "effect-payload": f"{tenant}/runs/{runs['unknown']}/effects/{effects['succeeded']}/payload/",
+            "effect-late": f"{tenant}/runs/{runs['finding']}/effects/{effects['finding']}/payload/",
+            "reconcile": f"{tenant}/runs/{runs['unknown']}/effects/{effects['unknown']}/reconcile/",
+            "gate": f"{tenant}/runs/{runs['gate']}/gates/{self.story.gates['open']}/",
+            "recover": f"{tenant}/runs/{runs['unknown']}/recover/",
+            "recover-many": f"{tenant}/attention/recover/",
+            "attention": f"{tenant}/attention/",
+            "attention-dead": f"{tenant}/attention/?kind=dead&workflow=file-gstr-1",
+            "attention-none": f"{tenant}/attention/?workflow=nothing",
+            "resume": f"{tenant}/runs/{runs['unknown']}/resume/",
+            "resume-running": f"{tenant}/runs/{runs['running']}/resume/",
+            "queues": f"{tenant}/queues/",
+            "queue": f"{tenant}/queues/ocr-gpu/",
+            "tools": f"{tenant}/tools/",
+            "tool": f"{tenant}/tools/bank.pay/versions/1/",
+            "workflows": f"{tenant}/workflows/",
+            "workflow": f"{tenant}/workflows/pay-suppliers/versions/7/",
             "cancel": f"{tenant}/runs/{runs['running']}/cancel/",
+            "cancel-effects": f"{tenant}/runs/{runs['flying']}/cancel/",
             "members": f"{tenant}/members/",
             "member-add": f"{tenant}/members/add/",
             "member-roles": f"{tenant}/members/{house.members['viewer']}/roles/",
@@ -87,8 +114,11 @@ class Live:
 
 NAMES = [
     "sign-in", "tenants", "profile", "password", "runs", "runs-filtered", "runs-none-match", "run-resumed", "run-running",
-    "run-waiting", "run-dead", "events", "event-payload", "state", "cancel", "members", "member-add", "member-roles", "keys",
-    "key-new", "key-rotate", "audit", "not-found",
+    "run-waiting", "run-dead", "run-unknown", "run-gate", "run-timer", "run-signal", "run-child", "run-retry", "effects",
+    "effects-none", "effect", "effect-payload", "effect-late", "reconcile", "gate", "recover", "recover-many", "attention",
+    "attention-dead", "attention-none", "resume", "resume-running", "queues", "queue", "tools", "tool", "workflows",
+    "workflow", "events", "event-payload", "state", "cancel", "cancel-effects", "members", "member-add", "member-roles",
+    "keys", "key-new", "key-rotate", "audit", "not-found",
 ]  # fmt: skip
 
 
@@ -242,9 +272,13 @@ def test_every_page_in_both_themes_and_widths(live: Live, open_page: Open, name:
     look(page, live, name, themes=("light", "dark"))
 
 
-@pytest.mark.parametrize(
-    "name", ["runs", "run-resumed", "run-waiting", "state", "keys", "member-add", "audit", "profile"]
-)
+HINDI = [
+    "runs", "run-resumed", "run-waiting", "state", "keys", "member-add", "audit", "profile", "run-gate", "effect", "reconcile",
+    "gate", "recover", "attention", "tool", "queues", "resume",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HINDI)
 def test_pages_in_hindi(live: Live, open_page: Open, name: str) -> None:
     page = open_page("owner")
     page.context.add_cookies([{"name": "django_language", "value": "hi", "url": live.url}])
@@ -276,15 +310,29 @@ def test_long_values_and_many_rows_fit(live: Live, open_page: Open) -> None:
         f"{run}/events/4/payload/",
         f"{run}/state/",
         f"/t/{slug}/keys/",
+        f"/t/{slug}/attention/",
+        f"/t/{slug}/attention/recover/",
+        f"/t/{slug}/runs/{runs['long-dead']}/recover/",
+        f"/t/{slug}/runs/{runs['long-dead']}/effects/",
+        f"/t/{slug}/runs/{runs['long-gate']}/",
+        f"/t/{slug}/runs/{runs['long-gate']}/effects/{live.long.effects['long']}/payload/",
+        f"/t/{slug}/runs/{runs['long-gate']}/gates/{live.long.gates['long']}/",
+        f"/t/{slug}/runs/{runs['long-gate']}/resume/",
+        f"/t/{slug}/tools/",
+        f"/t/{slug}/tools/{'w' * 63}t/",
+        f"/t/{slug}/workflows/{'w' * 64}/",
+        f"/t/{slug}/queues/",
     )
-    page = open_page("long")
+    page, wrong = open_page("long"), []
     for number, address in enumerate((*pages, f"/t/{slug}/audit/", f"/t/{slug}/runs/{runs['many']}/")):
         page.goto(address)
         for width in (1440, 320):
             page.set_viewport_size({"width": width, "height": 900})
             page.screenshot(path=live.shots / f"long-{number}-{width}.png", full_page=True)
-            assert fits(page), (address, width)
-        assert axe(page) == [], address
+            if not fits(page):
+                wrong.append((address, str(width)))
+        wrong += [(address, found) for found in axe(page)]
+    assert not wrong
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"/t/{slug}/runs/{runs['many']}/")
     expect(page.get_by_text("of 120", exact=False).first).to_be_visible()
@@ -300,6 +348,18 @@ def test_an_empty_tenant_says_what_to_do(live: Live, open_page: Open) -> None:
     expect(page.locator("pre")).to_contain_text(f"curl {live.url}/api/v1/runs")
     page.screenshot(path=live.shots / "runs-empty.png", full_page=True)
     assert axe(page) == []
+    for section, words in (
+        ("attention", "Nothing needs you"),
+        ("tools", "No tool yet"),
+        ("workflows", "No workflow yet"),
+        ("queues", "No queue yet"),
+    ):
+        page.goto(f"/t/{live.empty.house.slug}/{section}/")
+        expect(page.get_by_role("heading", name=words)).to_be_visible()
+        page.screenshot(path=live.shots / f"{section}-empty.png", full_page=True)
+        assert axe(page) == [], section
+    page.goto(f"/t/{live.empty.house.slug}/tools/")
+    expect(page.locator("pre")).to_contain_text(f"curl -X PUT {live.url}/api/v1/tools/")
 
 
 def test_the_whole_way_by_keyboard(live: Live, open_page: Open) -> None:
@@ -348,6 +408,27 @@ def reach(page: Page, words: str) -> None:
         if page.evaluate("document.activeElement.textContent.trim()") == words:
             return
     raise AssertionError(f"Tab never came to {words!r}")
+
+
+def test_a_gate_is_decided_by_keyboard(live: Live, open_page: Open) -> None:
+    slug, run = live.long.house.slug, live.long.runs["long-gate"]
+    page = open_page("long")
+    page.goto(f"/t/{slug}/attention/")
+    reach(page, "Decide")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/gates/"))
+    expect(page.locator("pre.exact")).to_contain_text("499")
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "reason":
+            break
+    page.keyboard.type("looked at by keyboard")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Refuse")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/runs/{run}/")
+    expect(page.get_by_role("status").filter(has_text="may call it once")).to_be_visible()
 
 
 def test_everything_that_matters_works_without_scripts(live: Live, open_page: Open, visit: Visit) -> None:
@@ -438,6 +519,18 @@ def test_a_payload_comes_on_demand_and_only_then(live: Live, open_page: Open) ->
     assert page.url.endswith("/events/4/")
 
 
+def test_input_and_outcome_of_an_effect_come_on_demand(live: Live, open_page: Open) -> None:
+    page = open_page("owner")
+    page.goto(live.pages()["effect-payload"].replace("payload/", ""))
+    expect(page.locator("#payload .json")).to_have_count(0)
+    with answered(page, "/payload/"):
+        page.get_by_role("link", name="Show input and outcome").click()
+    expect(page.locator("#payload .json").first).to_contain_text("INV-24-3317")
+    expect(page.locator("#payload")).to_contain_text("UTR 2291 8814")
+    expect(page.locator("#payload [data-copy]").first).to_be_visible()
+    assert axe(page) == []
+
+
 def test_a_run_that_goes_on_is_followed(live: Live, open_page: Open) -> None:
     slug, run = live.long.house.slug, live.long.runs["many"]
     page = open_page("long")
@@ -485,7 +578,7 @@ def test_menus_open_and_close(live: Live, open_page: Open) -> None:
 
 def test_disabled_buttons_have_their_reason_beside_them(live: Live, open_page: Open) -> None:
     page = open_page("viewer")
-    for name in ("run-running", "members", "run-dead"):
+    for name in ("run-running", "members", "run-dead", "run-gate", "effect", "queues"):
         page.goto(live.pages()[name])
         for button in page.locator("main button:disabled").all():
             reason = button.get_attribute("aria-describedby")

@@ -11,7 +11,7 @@ from django.template.loader import get_template
 from django.utils.translation.template import templatize
 
 from kernel.web import states
-from runs.states import RUN_MOVES, STEP_MOVES
+from runs.states import EFFECT_MOVES, GATE_MOVES, RUN_MOVES, STEP_MOVES
 
 ROOT = Path(__file__).resolve().parents[2]
 UI = ROOT / "platform/kernel/static/ui"
@@ -49,8 +49,9 @@ def test_modules_are_small_and_plain(module: Path) -> None:
 def test_every_state_has_an_icon_a_word_and_a_tone() -> None:
     sprite = set(re.findall(r'symbol id="([a-z]+)"', (UI / "sprite.svg").read_text()))
     toned = set(re.findall(r'data-state="([a-z_]+)"', (UI / "tokens.css").read_text()))
-    grey = {"pending", "blocked", "skipped", "cancelled", "expired", "released"}
-    for state in {*RUN_MOVES, *STEP_MOVES, *states.STATES}:
+    grey = {"pending", "blocked", "skipped", "cancelled", "expired", "released", "reserved", "compensated"}
+    grey |= {"lapsed", "withdrawn", "disabled"}
+    for state in {*RUN_MOVES, *STEP_MOVES, *EFFECT_MOVES, *GATE_MOVES, *states.STATES}:
         look = states.look(state)
         assert look.icon in sprite, state
         assert state in states.STATES, f"{state} has no word"

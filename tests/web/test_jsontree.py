@@ -33,3 +33,14 @@ def test_empty_and_plain_values() -> None:
     assert "{}" in jsontree.tree(b"{}")
     assert "null" in jsontree.tree(b"null")
     assert "true" in jsontree.tree(b"[true]")
+
+
+def test_what_is_decided_about_is_shown_whole_and_hides_nothing() -> None:
+    body = '{"n": 1.10, "big": 12345678901234567890.000, "hidden": "a\u202eb\u200bc\u0007", "हि": "क्\u200dष", "e": {}, "l": [null]}'
+    shown = jsontree.exact(body.replace("\u0007", "\\u0007").encode())
+    assert shown == (
+        '{\n  "n": 1.10,\n  "big": 12345678901234567890.000,\n  "hidden": "a\\u202eb\\u200bc\\u0007",\n'
+        '  "हि": "क्\u200dष",\n  "e": {},\n  "l": [\n    null\n  ]\n}'
+    )
+    assert json.loads(shown)["hidden"] == "a\u202eb\u200bc\u0007"
+    assert "y" * 5000 in jsontree.exact(json.dumps({"x": ["y" * 5000] * 200}).encode())

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.browser.story import Story
     from tests.cast import Cast, House
 
+# Pages that are looked at with a run that has effects and stopped for good.
+EFFECTS = ("runs:effects", "runs:effect", "runs:effect_payload", "runs:reconcile", "runs:recover", "runs:resume")
 POLICY = {
     "default-src 'none'",
     *(f"{kind}-src 'self'" for kind in ("script", "style", "img", "font", "connect")),
@@ -23,16 +25,26 @@ POLICY = {
 }
 
 
-def pages(house: "House", run: Any) -> dict[str, str]:
-    """Every page of a tenant that answers a GET, by name."""
-    of_tenant = ("runs:list", "audit:list", "tenancy:members", "tenancy:member_add", "tenancy:keys", "tenancy:key_new")
-    of_run = ("runs:detail", "runs:events", "runs:state", "runs:cancel")
+def pages(house: "House", run: Any, effect: Any = None, gate: Any = None) -> dict[str, str]:
+    """Every page of a tenant that answers a GET, by name. `effect` and `gate` are of the run; None: such as do not exist."""
+    effect, gate = effect or uuid4(), gate or uuid4()
+    of_tenant = (
+        "runs:list", "runs:attention", "runs:recover_many", "runs:queues", "runs:every_queue", "runs:tools", "runs:workflows",
+        "audit:list", "tenancy:members", "tenancy:member_add", "tenancy:keys", "tenancy:key_new",
+    )  # fmt: skip
+    of_run = ("runs:detail", "runs:events", "runs:state", "runs:effects", "runs:resume", "runs:cancel", "runs:recover")
+    of_effect = ("runs:effect", "runs:effect_payload", "runs:reconcile")
     of_event = ("runs:event", "runs:payload", "runs:raw_payload")
     of_member, of_key = ("tenancy:member_roles", "tenancy:member_remove"), ("tenancy:key_rotate", "tenancy:key_revoke")
     return {
         **{name: reverse(name, args=[house.slug]) for name in of_tenant},
         **{name: reverse(name, args=[house.slug, run]) for name in of_run},
         **{name: reverse(name, args=[house.slug, run, 4]) for name in of_event},
+        **{name: reverse(name, args=[house.slug, run, effect]) for name in of_effect},
+        "runs:gate": reverse("runs:gate", args=[house.slug, run, gate]),
+        "runs:queue": reverse("runs:queue", args=[house.slug, "ocr-gpu"]),
+        "runs:tool_version": reverse("runs:tool_version", args=[house.slug, "bank.pay", "1"]),
+        "runs:workflow_version": reverse("runs:workflow_version", args=[house.slug, "pay-suppliers", "7"]),
         **{name: reverse(name, args=[house.slug, house.members["viewer"]]) for name in of_member},
         **{name: reverse(name, args=[house.slug, house.key_ids["agent"]]) for name in of_key},
     }
@@ -46,7 +58,10 @@ def secret_of(response: Any) -> str:
 
 def test_every_page_with_its_number_of_queries(story: "Story", visit: Visit, count_queries: CountQueries) -> None:
     client = visit(story.house, "owner")
-    for name, address in pages(story.house, story.runs["done"]).items():
+    of_run = pages(story.house, story.runs["done"])
+    with_effects = pages(story.house, story.runs["unknown"], story.effects["unknown"])
+    of_gate = pages(story.house, story.runs["gate"], story.effects["reserved"], story.gates["open"])
+    for name, address in {**of_run, **{n: with_effects[n] for n in EFFECTS}, "runs:gate": of_gate["runs:gate"]}.items():
         with count_queries(name):
             response = client.get(address)
         assert response.status_code == 200, name
@@ -65,7 +80,7 @@ def test_every_route_of_the_pages_is_known_here(story: "Story") -> None:
         for p in getattr(r, "url_patterns", [])
         if prefix.match(str(p.pattern))
     }
-    assert routes == {name.split(":")[1] for name in pages(story.house, uuid4())} | {"verify"}
+    assert routes == {name.split(":")[1] for name in pages(story.house, uuid4())} | {"verify", "tool", "workflow"}
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
@@ -285,10 +300,10 @@ def test_filters_live_in_the_address(story: "Story", visit: Visit) -> None:
         body = viewer.get(address, query).content.decode()
         return re.findall(r"data-row>([^<]+)</a>", body)
 
-    assert found(status="dead_letter") == ["file-gstr-1"]
+    assert found(status="dead_letter") == ["pay-suppliers", "file-gstr-1"]
     assert found(workflow="check-vendor-master") == ["check-vendor-master"]
     assert found(status=["failed", "cancelled"]) == ["remind-overdue-customers", "match-card-settlements"]
-    assert len(found(agent="clerk", project="main")) == 8
+    assert len(found(agent="clerk", project="main")) == 16
     assert found(**{"from": "2100-01-01"}) == []
     assert "No run matches" in viewer.get(address, {"workflow": "none"}).content.decode()
     assert viewer.get(address, {"q": str(story.runs["done"])})["Location"].endswith(f"/runs/{story.runs['done']}/")

@@ -81,3 +81,12 @@ def test_list_time_is_as_short_as_it_can_be() -> None:
     assert text.list_time(MOMENT, IST, today=MOMENT) == "09:12"
     assert text.list_time(MOMENT, IST, today=MOMENT + timedelta(days=2)) == "24 Nov 09:12"
     assert text.list_time(MOMENT, IST, today=MOMENT + timedelta(days=90)) == "24 Nov 2026 09:12"
+
+
+def test_money_keeps_its_digits_and_indian_grouping() -> None:
+    assert text.money("412500", "INR") == "₹4,12,500.00"
+    assert text.money("0.1", "INR") == "₹0.10"
+    assert text.money("1.2345", "USD") == "USD\u00a01.2345"
+    assert text.money("1E+3", "INR") == "₹1,000.00"
+    assert text.money("500", "JPY") == "JPY\u00a0500"
+    assert text.money("7", None) == "7"

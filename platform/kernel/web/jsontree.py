@@ -4,6 +4,7 @@ Invariant: a value too large to show is cut with a note that says how much is le
 """
 
 import json
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,8 @@ MAX_NODES: Final = 1_000
 MAX_ITEMS: Final = 100
 MAX_TEXT: Final = 400
 MAX_DEPTH: Final = 40
+JOINERS: Final = "\u200c\u200d"
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Zl", "Zp"})
 
 
 class _Number(str):
@@ -41,6 +44,40 @@ def tree(body: bytes, limit: int = MAX_NODES) -> SafeString:
     if isinstance(value, dict | list) and value:
         return format_html("<ul>{}</ul>", _children(value, budget, 1))
     return format_html("<ul><li>{}</li></ul>", _leaf(value))
+
+
+def exact(body: bytes) -> str:
+    """The whole value as indented text, for somebody who decides about it. Numbers keep their characters; a character that cannot
+    be seen, or that turns the text around it, stands escaped. Joiners stay: words of Indian scripts need them."""
+    return "".join(_printed(parse(body), ""))
+
+
+def _printed(value: Any, margin: str) -> Iterator[str]:
+    if isinstance(value, dict | list) and value:
+        named = isinstance(value, dict)
+        yield "{" if named else "["
+        inner = margin + "  "
+        items: Iterator[tuple[Any, Any]] = iter(value.items()) if isinstance(value, dict) else enumerate(value)
+        for count, (key, item) in enumerate(items):
+            yield f"{',' if count else ''}\n{inner}"
+            if named:
+                yield f"{_quoted(key)}: "
+            yield from _printed(item, inner)
+        yield f"\n{margin}{'}' if named else ']'}"
+    elif isinstance(value, _Number):
+        yield str(value)
+    elif isinstance(value, str):
+        yield _quoted(value)
+    else:
+        yield json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(
+        f"\\u{ord(sign):04x}" if sign not in JOINERS and unicodedata.category(sign) in _HIDDEN else sign
+        for sign in quoted
+    )
 
 
 def _children(value: "dict[str, Any] | list[Any]", budget: _Budget, depth: int) -> SafeString:

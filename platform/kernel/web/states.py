@@ -34,6 +34,26 @@ STATES: Final[dict[str, Look]] = {
     # Attempt
     "lease_lost": Look("fail", _("Worker lost")),
     "released": Look("undo", _("Released")),
+    # Effect
+    "reserved": Look("pending", _("Reserved")),
+    "in_flight": Look("run", _("In flight")),
+    "unknown": Look("unknown", _("Outcome unknown")),
+    "reconciled_succeeded": Look("ok", _("Reconciled, happened")),
+    "reconciled_failed": Look("fail", _("Reconciled, did not happen")),
+    "compensating": Look("undo", _("Being undone")),
+    "compensated": Look("undo", _("Undone")),
+    "compensation_failed": Look("fail", _("Undoing failed")),
+    # Gate
+    "open": Look("clock", _("Open")),
+    "satisfied": Look("ok", _("Satisfied")),
+    "refused": Look("fail", _("Refused")),
+    "lapsed": Look("slash", _("Lapsed")),
+    "withdrawn": Look("slash", _("Withdrawn")),
+    # Tool and workflow versions, queues
+    "enabled": Look("ok", _("Enabled")),
+    "disabled": Look("slash", _("Disabled")),
+    "serving": Look("run", _("Serving")),
+    "paused": Look("clock", _("Paused")),
     # Chain
     "verified": Look("verified", _("Verified")),
     "broken": Look("fail", _("Does not verify")),
@@ -48,6 +68,12 @@ STATES: Final[dict[str, Look]] = {
 TONES: Final[dict[str, str]] = {
     "lost": "lease_lost",
     "broken": "failed",
+    "compensation_failed": "failed",
+    "satisfied": "approved",
+    "refused": "rejected",
+    "enabled": "healthy",
+    "serving": "running",
+    "paused": "waiting",
     "active": "healthy",
     "expiring": "due_soon",
     "revoked": "cancelled",

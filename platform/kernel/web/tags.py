@@ -1,6 +1,6 @@
 """The template tags of every page; built in, so that no template loads them. Formatting itself is in `text`, pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from django.forms import BoundField
 from django.http import QueryDict
 from django.templatetags.static import static
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
@@ -117,8 +117,48 @@ def duration(span: timedelta) -> str:
 
 
 @register.filter
+def seconds(count: float) -> str:
+    """A number of seconds as a duration."""
+    return text.duration(timedelta(seconds=count))
+
+
+@register.filter
+def raw(body: object) -> bytes:
+    """JSON that was kept as it came."""
+    return bytes(body)  # type: ignore[call-overload,no-any-return]
+
+
+@register.filter
+def until(moment: datetime, now: datetime) -> str:
+    """How long from now until a moment."""
+    return text.duration(moment - now)
+
+
+@register.filter
 def grouped(value: int) -> str:
     return text.grouped(value)
+
+
+@register.filter
+def money(amount: str, currency: str | None) -> str:
+    return text.money(amount, currency)
+
+
+@register.filter
+def bdi(name: str) -> SafeString:
+    """A name that people chose, in a sentence: whatever direction it is written in, the words around it keep theirs."""
+    return format_html("<bdi>{}</bdi>", name)
+
+
+@register.filter
+def bdi_list(names: Iterable[str]) -> SafeString:
+    return format_html_join(", ", "<bdi>{}</bdi>", ((name,) for name in names))
+
+
+@register.simple_tag
+def json_exact(body: bytes) -> str:
+    """All of a JSON value, nothing cut and nothing that hides."""
+    return jsontree.exact(body)
 
 
 @register.filter

@@ -9,6 +9,7 @@ from django.utils.formats import date_format
 from django.utils.translation import pgettext
 
 NO_BREAK: Final = "\u00a0"
+_TWO_DECIMALS: Final = ("INR", "USD", "EUR", "GBP", "AED", "SGD")
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -48,6 +49,15 @@ def grouped(value: int | Decimal) -> str:
     while head:
         head, tail = head[:-2], f"{head[-2:]},{tail}"
     return sign + tail + (f".{fraction}" if fraction else "")
+
+
+def money(amount: str, currency: str | None) -> str:
+    """`₹4,12,500.00`, `JPY 500`: as many decimals as the amount has, and two at least where the currency has two."""
+    value = Decimal(amount)
+    if currency in _TWO_DECIMALS and -int(value.as_tuple().exponent) < 2:
+        value = value.quantize(Decimal("0.01"))
+    shown = grouped(value)
+    return f"₹{shown}" if currency == "INR" else f"{currency}{NO_BREAK}{shown}" if currency else shown
 
 
 def size(count: int) -> str:

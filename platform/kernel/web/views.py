@@ -4,6 +4,7 @@ Invariants: a stranger gets the same 404 as for a tenant that does not exist; th
 made and is rolled back when the domain refuses; what a page may do is asked of the visitor before anything is read.
 """
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -12,12 +13,14 @@ from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers, patch_cache_control, patch_vary_headers
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.views import View
 
 from kernel import context as tenant_context
 from kernel.errors import DomainError, Forbidden, NotFound
-from kernel.web import door, errors
+from kernel.web import door, errors, navigation
 from kernel.web.door import Visitor
 
 
@@ -81,10 +84,14 @@ class TenantPage(View):
         """The answer when the domain said no; the transaction was rolled back."""
         return errors.page(self.request, error)
 
+    def _counts(self) -> Mapping[str, int]:
+        """What stands beside the sections; a fragment has no sections."""
+        return {} if self.request.headers.get("HX-Request") else navigation.counts(self.visitor)
+
     def render(
         self, context: dict[str, Any], *, template: str | None = None, status: int = HTTPStatus.OK
     ) -> HttpResponse:
-        context = {"section": self.section, **context}
+        context = {"section": self.section, "nav_counts": self._counts(), **context}
         return TemplateResponse(self.request, template or self.template_name, context, status=status)
 
 
@@ -122,6 +129,11 @@ class FormPage(TenantPage):
 
     def _again(self, form: forms.Form, status: int) -> HttpResponse:
         return self.render({"form": form, **self.context()}, status=status)
+
+
+def said(message: str, **names: str) -> SafeString:
+    """A sentence with names that people chose in it, each kept apart from the words around it."""
+    return SafeString(conditional_escape(message) % {name: format_html("<bdi>{}</bdi>", names[name]) for name in names})
 
 
 def show_errors(form: forms.Form, error: DomainError) -> None:

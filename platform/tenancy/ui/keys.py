@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from kernel import clock
-from kernel.web.views import FormPage, TenantPage
+from kernel.web.views import FormPage, TenantPage, said
 from tenancy import operations, queries
 from tenancy.ui.words import SCOPE_NOTES, key_state
 
@@ -143,5 +143,5 @@ class Revoke(KeyPage):
         key = operations.revoke_key(
             tenant=self.visitor.tenant_id, key_id=self.key_id, actor=self.visitor.actor, now=clock.now()
         )
-        messages.success(self.request, gettext("%(name)s no longer opens anything.") % {"name": key.name})
+        messages.success(self.request, said(gettext("%(name)s no longer opens anything."), name=key.name))
         return redirect("tenancy:keys", self.visitor.slug)

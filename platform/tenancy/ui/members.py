@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from kernel import clock
-from kernel.web.views import FormPage, TenantPage
+from kernel.web.views import FormPage, TenantPage, said
 from tenancy import operations, queries
 from tenancy.models import Member, Role, User
 from tenancy.ui.door import role_words
@@ -76,7 +76,7 @@ class Add(FormPage):
         if password:
             return self.render({"member": member, "password": password}, template="tenancy/member_added.html")
         messages.success(
-            self.request, gettext("%(name)s is a member now and signs in as before.") % {"name": member.name}
+            self.request, said(gettext("%(name)s is a member now and signs in as before."), name=member.name)
         )
         return redirect("tenancy:members", self.visitor.slug)
 
@@ -114,7 +114,7 @@ class ChangeRoles(MemberPage):
             actor=self.visitor.actor,
             now=clock.now(),
         )
-        messages.success(self.request, gettext("The roles of %(name)s were changed.") % {"name": member.name})
+        messages.success(self.request, said(gettext("The roles of %(name)s were changed."), name=member.name))
         return redirect("tenancy:members", self.visitor.slug)
 
 
