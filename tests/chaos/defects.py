@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Defect:
-    """`changes`: in the text of a database function, old text becomes new. `setting` is a statement of the superuser's, `tools` a
+    """`changes`: in the text of a database function, old text becomes new. `settings` are statements of the superuser's, `tools` a
     change of tools' definitions, `agent` a mistake that the agent knows by name.
     """
 
     changes: tuple[tuple[str, str, str], ...] = ()
-    setting: sql.SQL | None = None
+    settings: tuple[sql.SQL, ...] = ()
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)
     agent: str = ""
 
@@ -27,9 +27,9 @@ class Defect:
                 ((text,),) = connection.execute(query, [function]).fetchall()
                 assert old in text, f"{function} has no text {old!r}"
                 connection.execute(sql.SQL(text.replace(old, new)))
-            if self.setting is not None:
-                connection.execute(self.setting)
-                connection.execute("select pg_reload_conf()")
+            for statement in self.settings:
+                connection.execute(statement)
+            connection.execute("select pg_reload_conf()")
 
 
 DEFECTS: Final[dict[str, Defect]] = {
@@ -72,6 +72,11 @@ DEFECTS: Final[dict[str, Defect]] = {
             ("runs_commit", "elsif code is null and a.expires_at <= v_at then", "elsif false then"),
         )
     ),
-    "commits-are-not-durable": Defect(setting=sql.SQL("alter system set synchronous_commit = off")),
+    "commits-are-not-durable": Defect(
+        settings=(
+            sql.SQL("alter system set synchronous_commit = off"),
+            sql.SQL("alter system set wal_writer_delay = '10s'"),
+        )
+    ),
     "each-run-pays": Defect(tools={"pay_invoice": {"scope": "run"}}),
 }

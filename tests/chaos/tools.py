@@ -1,6 +1,14 @@
-"""The tools of the workload, as they are registered with the platform. Times are short, so that a lost answer costs seconds."""
+"""The tools of the workload, as they are registered with the platform. Times are short, so that a lost answer costs seconds.
 
+`SMRITI_API_KEY=… python -m tests.chaos.tools http://127.0.0.1:8000` registers them with one that `make up` started: bank and agents
+(`python -m tests.chaos.bank --help`, `… agent --help`) then work for its runs.
+"""
+
+import os
+import sys
 from typing import Any, Final
+
+import httpx
 
 Json = dict[str, Any]
 
@@ -48,3 +56,10 @@ def definitions() -> dict[str, Json]:
         "pay_reversible": {**_PAYMENT, "side_effect": "reversible", "compensation": back},
         "refund": {**_PAYMENT, "description": "Pays an invoice back"},
     }
+
+
+if __name__ == "__main__":
+    key = os.environ["SMRITI_API_KEY"]
+    with httpx.Client(base_url=f"{sys.argv[1]}/api/v1", headers={"Authorization": f"Bearer {key}"}) as client:
+        for name, definition in definitions().items():
+            client.put(f"/tools/{name}/versions/1", json=definition).raise_for_status()
