@@ -45,6 +45,7 @@ SCOPE_NOTES: Final[dict[str, str | Promise]] = {
     "projects:read": _("See projects and agents"),
     "projects:write": _("Create projects and register agents"),
     "audit:read": _("Read and verify the audit log"),
+    "metrics:read": _("Read measures"),
     "artifacts:read": _("See and download artifacts"),
     "artifacts:write": _("Upload and delete artifacts"),
 }
