@@ -109,6 +109,7 @@ try:
     RATE_LIMIT = env.int("RATE_LIMIT", 300_000)  # requests a minute for each API key; 0: none
     METRICS_TOKEN = env.str("METRICS_TOKEN", "")  # `/metrics` answers who sends it; without one, nobody
     HOT_POOL_SIZE = env.int("HOT_POOL_SIZE", 8)
+    WEB_THREADS = env.int("WEB_THREADS", 4)  # that answer requests in a web process, as its server was told
     # A pooler in transaction mode stands before PostgreSQL: nothing may be prepared on a connection, or kept on it.
     TRANSACTION_POOLER = env.bool("TRANSACTION_POOLER", False)
     OUTBOX_CONCURRENCY = at_least_one("OUTBOX_CONCURRENCY", 16)  # messages that one host sends at the same time

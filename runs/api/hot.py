@@ -13,7 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from kernel import clock, codec, errors
+from kernel import clock, codec, errors, fairness
 from kernel.errors import NotFound
 from kernel.rest import requests
 from kernel.rest.endpoints import Endpoint, NoQuery
@@ -69,7 +69,8 @@ def hot(method: str, action: str) -> Callable[[View], View]:
                     raise MethodNotAllowed(f"Use {method}.", headers={"Allow": method})
                 principal = auth.authenticate(request.META.get("HTTP_AUTHORIZATION", ""))
                 tenancy.require(principal, action)
-                response = view(request, principal, **kwargs)
+                with fairness.turn(principal.tenant_id):
+                    response = view(request, principal, **kwargs)
             except auth.Unauthorized as error:
                 auth.forget(request.META.get("HTTP_AUTHORIZATION", ""))
                 response = errors.respond(error, instance=request.path)

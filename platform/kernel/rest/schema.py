@@ -28,7 +28,7 @@ _REF: Final = "#/components/schemas/{name}"
 _types: Final[set[Any]] = set()
 
 # What every call can answer, by the parts of a request that it reads.
-_ALWAYS: Final = ("unauthorized", "forbidden", "rate_limited", "internal_error", "unavailable")
+_ALWAYS: Final = ("unauthorized", "forbidden", "rate_limited", "tenant_busy", "internal_error", "unavailable")
 _WITH_QUERY: Final = ("invalid",)
 _WITH_ID: Final = ("not_found",)
 _WITH_BODY: Final = (

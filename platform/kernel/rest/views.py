@@ -16,7 +16,7 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from kernel import clock, codec, errors
+from kernel import clock, codec, errors, fairness
 from kernel.actor import Actor
 from kernel.context import tenant_scope
 from kernel.errors import Forbidden
@@ -116,7 +116,8 @@ class ApiView(APIView):
             query=requests.query(request, spec.query),
             request=request,
         )
-        answer = _run(spec, context, raw, lambda: _render(spec, method(context, **arguments)))
+        with fairness.turn(context.tenant):
+            answer = _run(spec, context, raw, lambda: _render(spec, method(context, **arguments)))
         return _respond(request, answer, tagged=spec.conditional)
 
 
