@@ -161,7 +161,7 @@ class Verdict:
             if line["kind"] != "ack":
                 continue
             answer = line["answer"]
-            if "digest" in answer and digests[line["run"]].get(answer["last_seq"]) != answer["digest"]:
+            if "digest" in answer and digests.get(line["run"], {}).get(answer["last_seq"]) != answer["digest"]:
                 self.find("an acknowledged write is missing", [line])
             if "decision" in answer and answer.get("effect") and answer["effect"] not in known:
                 self.find("an acknowledged reservation is missing", [line])
