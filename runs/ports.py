@@ -11,7 +11,7 @@ from uuid import UUID
 
 from runs.registry import ToolVersion
 
-_THREE_DAYS: Final = 72 * 3600.0
+GATE_SECONDS: Final = 72 * 3600.0  # how long a gate stays open, when its policy does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Requirement:
     """A grant is needed, by `rule`; its gate lapses after `seconds`."""
 
     rule: str
-    seconds: float = _THREE_DAYS
+    seconds: float = GATE_SECONDS
 
 
 class GatePolicy(Protocol):

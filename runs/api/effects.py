@@ -171,7 +171,7 @@ class DecisionIn(Struct, forbid_unknown_fields=True):
 
 
 class GateDecision(Struct):
-    """`grant`: the permission that was minted, null when the gate was refused."""
+    """`grant`: the permission that was minted; null when the gate was refused, or only opened anew."""
 
     gate: UUID
     status: GateStatus
@@ -332,6 +332,23 @@ class RefuseView(ApiView):
     def post(self, call: Context, gate_id: UUID) -> Any:
         """The step goes on and is told that the effect is denied."""
         return _decide(call, gate_id, satisfied=False)
+
+
+class RenewView(ApiView):
+    @endpoint(
+        summary="Open a gate anew", scope="runs:operate", body=DecisionIn, answer=GateDecision, problems=(GateDecided,)
+    )
+    def post(self, call: Context, gate_id: UUID) -> Any:
+        """One that lapsed: nothing went on meanwhile, and the step waits for the new gate."""
+        gate = operations.renew_gate(
+            tenant=call.tenant,
+            principal=call.principal,
+            gate_id=gate_id,
+            reason=call.body.reason,
+            actor=call.actor,
+            now=call.now,
+        )
+        return {"gate": gate, "status": "open", "grant": None}
 
 
 def _decide(call: Context, gate_id: UUID, *, satisfied: bool) -> dict[str, Any]:

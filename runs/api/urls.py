@@ -52,6 +52,7 @@ urlpatterns = [
     path("gates", effects.GatesView.as_view()),
     path("gates/<uuid:gate_id>/satisfy", effects.SatisfyView.as_view()),
     path("gates/<uuid:gate_id>/refuse", effects.RefuseView.as_view()),
+    path("gates/<uuid:gate_id>/renew", effects.RenewView.as_view()),
     path("runs/<uuid:run_id>/verify", views.VerifyView.as_view()),
     path("queues", queues.QueuesView.as_view()),
     path("queues/<identifier:queue>", queues.QueueView.as_view()),

@@ -11,7 +11,7 @@ from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifac
 from runs.operations.commit import Committed, commit
 from runs.operations.control import Action, anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
-from runs.operations.effects import GRANT_SECONDS, Decided, Reconciled, decide_gate, reconcile, reserve
+from runs.operations.effects import GRANT_SECONDS, Decided, Reconciled, decide_gate, reconcile, renew_gate, reserve
 from runs.operations.feed import advance_feed, feed_hint, log_hint
 from runs.operations.fork import Forked, fork_run
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
@@ -57,6 +57,7 @@ __all__ = [
     "recover_runs",
     "register_tool",
     "register_workflow",
+    "renew_gate",
     "reserve",
     "resume_run",
     "scan_artifact",

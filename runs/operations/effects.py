@@ -22,6 +22,7 @@ from kernel import context, hints, ids
 from kernel.actor import Actor
 from kernel.errors import DomainError, FieldError, Invalid, NotFound
 from privacy import guard, keys
+from privacy.codec import Sealed
 from runs import ports, sealing
 from runs import registry as rules
 from runs.models import Attempt, Effect, Gate, Grant
@@ -43,6 +44,8 @@ select * from runs_reserve(%s, %s, %s, %s, %s::uuid[], %s, %s, %s, %s, %s, %s, %
 RECONCILE: Final = """
 select * from runs_reconcile(%s, %s, %s::uuid[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"""
 DECIDE_GATE: Final = "select * from runs_decide_gate(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
+
+RENEW_GATE: Final = "select * from runs_renew_gate(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
 
 GRANT_SECONDS: Final = 24 * 3600.0
 _TRIES: Final = 8
@@ -227,18 +230,12 @@ def decide_gate(
     *, tenant: UUID, principal: Principal, gate_id: UUID, satisfied: bool, reason: str, actor: Actor, now: datetime
 ) -> UUID | None:
     """Satisfy or refuse an open gate; the grant. The caller holds the tenant scope. Raises NotFound, GateDecided."""
-    gate = Gate.objects.filter(id=gate_id, run_id__in=ledger.visible_runs(principal).values("id")).first()
-    if gate is None:
-        raise NotFound("There is no such gate.")
-    text = sealing.members(reason=_json(reason))
-    guard.inspect(text)
-    run = sealing.run_key_in_scope(run_id=gate.run_id)
-    labels = {"effect": str(gate.effect_id), "gate": str(gate_id), "rule": gate.rule}
-    sealed = sealing.seal_event(keys.data_key(tenant=tenant, key_id=run.data_key_id), gate.run_id, text, labels=labels)
+    gate = _visible_gate(principal, gate_id)
+    sealed, labels = _seal_decision(tenant, gate, gate_id, reason)
     with connection.cursor() as cursor:
         cursor.execute(DECIDE_GATE, [
             tenant, gate_id, gate.run_id, satisfied, GRANT_SECONDS, actor.kind, actor.id, sealed.blob, sealed.commitment,
-            msgspec.json.encode(labels).decode(),
+            labels,
         ])  # fmt: skip
         code, grant, detail = cursor.fetchone()
     if code != "ok":
@@ -251,6 +248,42 @@ def decide_gate(
     tell_grown_at_commit(tenant, gate.run_id)
     granted: UUID | None = grant
     return granted
+
+
+def renew_gate(*, tenant: UUID, principal: Principal, gate_id: UUID, reason: str, actor: Actor, now: datetime) -> UUID:
+    """Open a gate that lapsed anew; the new gate. The caller holds the tenant scope. Raises NotFound, GateDecided."""
+    gate = _visible_gate(principal, gate_id)
+    new = ids.uuid7()
+    sealed, labels = _seal_decision(tenant, gate, new, reason)
+    with connection.cursor() as cursor:
+        cursor.execute(RENEW_GATE, [
+            tenant, gate_id, gate.run_id, new, ports.GATE_SECONDS, actor.kind, actor.id, sealed.blob, sealed.commitment, labels,
+        ])  # fmt: skip
+        code, detail = cursor.fetchone()
+    if code != "ok":
+        raise refusal(code, run_id=gate.run_id, detail=_loaded(detail))
+    audit_ops.record(
+        tenant=tenant, actor=actor, action="gate.renewed", target_kind="gate", target_id=new,
+        content={"reason": reason, "effect": str(gate.effect_id), "lapsed": str(gate_id)}, now=now,
+    )  # fmt: skip
+    return new
+
+
+def _visible_gate(principal: Principal, gate_id: UUID) -> Gate:
+    gate: Gate | None = Gate.objects.filter(id=gate_id, run_id__in=ledger.visible_runs(principal).values("id")).first()
+    if gate is None:
+        raise NotFound("There is no such gate.")
+    return gate
+
+
+def _seal_decision(tenant: UUID, gate: Gate, gate_id: UUID, reason: str) -> tuple[Sealed, str]:
+    """The event of what a person did to a gate, and its labels as JSON."""
+    text = sealing.members(reason=_json(reason))
+    guard.inspect(text)
+    run = sealing.run_key_in_scope(run_id=gate.run_id)
+    labels = {"effect": str(gate.effect_id), "gate": str(gate_id), "rule": gate.rule}
+    key = keys.data_key(tenant=tenant, key_id=run.data_key_id)
+    return sealing.seal_event(key, gate.run_id, text, labels=labels), msgspec.json.encode(labels).decode()
 
 
 def _call(tenant: UUID, request: ReserveIn, run_id: UUID, step: UUID) -> _Call:

@@ -142,7 +142,7 @@ def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) ->
             return PlanConflict(f"Step {extra.get('step')!r} {reason.get(code, 'does not exist')}.", extra=extra)
         case "effect_not_held":
             return EffectNotHeld(
-                f"It is {extra.get('status') or 'unknown to this run'}; nothing was written.", extra=extra
+                f"It is {extra.get('effect_status') or 'unknown to this run'}; nothing was written.", extra=extra
             )
         case "effects_open":
             return EffectsOpen(
@@ -151,7 +151,7 @@ def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) ->
                 extra=extra,
             )
         case "effect_not_unknown":
-            return EffectNotUnknown(f"It is {extra.get('status')}.", extra=extra)
+            return EffectNotUnknown(f"It is {extra.get('effect_status')}.", extra=extra)
         case "too_early":
             return TooEarly(
                 "Ask the service again after retry_after seconds, and report what it says then.", extra=extra
@@ -159,7 +159,7 @@ def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) ->
         case "contradicting_evidence":
             return ContradictingEvidence("An operator must look at it.", extra=extra)
         case "gate_decided":
-            return GateDecided(f"It is {extra.get('status')}.", extra=extra)
+            return GateDecided(f"It is {extra.get('gate_status')}.", extra=extra)
         case "not_in_dead_letter":
             return NotInDeadLetter(f"It is {extra.get('run_status')}.", extra=extra)
         case "steps_left":

@@ -161,7 +161,7 @@ begin {enter}
         where e.id is null limit 1;
         if found then
             code := 'effect_not_held';
-            detail := jsonb_build_object('effect', v_bad, 'status', (
+            detail := jsonb_build_object('effect', v_bad, 'effect_status', (
                 select e.status from runs_effect e where e.tenant_id = p_tenant and e.id = v_bad::uuid and e.run_id = p_run));
             run_status := null;
             return;

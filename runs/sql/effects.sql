@@ -489,13 +489,13 @@ begin
         -- Who had the call in flight itself may also find out, and so may whoever was told to.
         if e.lease_id is distinct from p_lease and not exists (
             select from runs_decision d where d.tenant_id = p_tenant and d.lease_id = p_lease and d.effect_id = p_effect) then
-            code := 'effect_not_held'; detail := jsonb_build_object('effect', p_effect, 'status', e.status); return;
+            code := 'effect_not_held'; detail := jsonb_build_object('effect', p_effect, 'effect_status', e.status); return;
         end if;
     end if;
     status := case when p_succeeded then 'reconciled_succeeded' else 'reconciled_failed' end;
     if e.status = status then code := 'ok'; return; end if;
     if e.status <> 'unknown' then
-        code := 'effect_not_unknown'; detail := jsonb_build_object('effect', p_effect, 'status', e.status); return;
+        code := 'effect_not_unknown'; detail := jsonb_build_object('effect', p_effect, 'effect_status', e.status); return;
     end if;
     if not p_succeeded and not p_early and e.settle_at > v_at then
         code := 'too_early';
@@ -553,7 +553,7 @@ begin
     v_at := clock_timestamp();
     if g.status = 'open' and g.expires_at <= v_at then g.status := 'lapsed'; end if;
     if g.status is distinct from 'open' then
-        code := 'gate_decided'; detail := jsonb_build_object('status', g.status, 'decided_at', g.decided_at); return;
+        code := 'gate_decided'; detail := jsonb_build_object('gate_status', g.status, 'decided_at', g.decided_at); return;
     end if;
     update runs_gate set status = case when p_satisfied then 'satisfied' else 'refused' end, decided_at = v_at, decided_by = p_actor
     where tenant_id = p_tenant and id = p_gate;
@@ -590,4 +590,35 @@ begin
     update runs_effect set owner = 'operator', probe_at = null, updated_at = clock_timestamp()
     where tenant_id = p_tenant and id = p_effect and status = 'unknown' and owner <> 'operator' and give_up_at <= clock_timestamp();
     return found;
+end $$;
+
+-- A gate that lapsed is opened anew: what exactly is asked for stays the same, and so does who waits for it. The caller holds the tenant
+-- scope.
+create function runs_renew_gate(
+    p_tenant uuid, p_gate uuid, p_run uuid, p_new uuid, p_seconds double precision, p_actor_kind text, p_actor uuid, p_payload bytea,
+    p_commitment bytea, p_labels jsonb, out code text, out detail jsonb
+) language plpgsql as $$
+declare
+    r record;
+    g record;
+    v_at timestamptz;
+begin
+    select x.last_seq, x.last_digest into r from runs_run x where x.tenant_id = p_tenant and x.id = p_run for no key update;
+    select x.* into g from runs_gate x join runs_effect e on e.tenant_id = x.tenant_id and e.id = x.effect_id
+    where x.tenant_id = p_tenant and x.id = p_gate and x.run_id = p_run and e.status = 'reserved' and e.gate_id = p_gate;
+    if not found or g.status <> 'lapsed' then
+        code := 'gate_decided';
+        detail := jsonb_build_object('gate_status', (select x.status from runs_gate x where x.tenant_id = p_tenant and x.id = p_gate));
+        return;
+    end if;
+    v_at := clock_timestamp();
+    insert into runs_gate (tenant_id, id, run_id, step_id, effect_id, rule, status, action_digest, opened_at, expires_at)
+    values (p_tenant, p_new, p_run, g.step_id, g.effect_id, g.rule, 'open', g.action_digest, v_at, v_at + make_interval(secs => p_seconds));
+    update runs_effect set gate_id = p_new, updated_at = v_at where tenant_id = p_tenant and id = g.effect_id;
+    update runs_step set wait_id = p_new
+    where tenant_id = p_tenant and run_id = p_run and status = 'waiting' and wait_kind = 'gate' and wait_id = p_gate;
+    r.last_digest := runs_append(p_tenant, p_run, r.last_seq, r.last_digest, v_at, p_actor_kind, p_actor, null, array['gate_opened'],
+                                 array[g.step_id], null, array[p_labels], array[p_payload], p_commitment);
+    update runs_run set last_seq = r.last_seq + 1, last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = p_run;
+    code := 'ok';
 end $$;

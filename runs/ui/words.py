@@ -274,7 +274,9 @@ def _latest(step: StepRow, zone: tzinfo, now: datetime) -> str:
 
 def refusal(error: DomainError, *, zone: tzinfo, now: datetime) -> str:
     """What the domain answered to an operator, in the reader's words; the domain's own where there are none."""
-    status = error.extra.get("status") or error.extra.get("run_status") or ""
+    status = next(
+        (error.extra[name] for name in ("effect_status", "gate_status", "run_status") if error.extra.get(name)), ""
+    )
     match error.code:
         case "too_early":
             settle_at = error.extra.get("settle_at")

@@ -154,6 +154,7 @@ class Desk:
             ),
             Write("POST", "gates/{gate_id}/satisfy", {"reason": "looked at it"}),
             Write("POST", "gates/{gate_id}/refuse", {"reason": "looked at it"}),
+            Write("POST", "gates/{gate_id}/renew", {"reason": "it was a holiday"}),
             Write("POST", "runs/{run_id}/recover", {"action": "retry", "reason": "it is mended", "step": "first"}),
             Write(
                 "POST", "effects/{effect_id}/reconcile",

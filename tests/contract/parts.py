@@ -19,6 +19,7 @@ WRITES = (
     "PUT queues",
     "POST gates/{gate_id}/satisfy",
     "POST gates/{gate_id}/refuse",
+    "POST gates/{gate_id}/renew",
     "POST runs/{run_id}/resume",
     "POST runs/{run_id}/fork",
     "POST runs/{run_id}/artifacts",

@@ -55,6 +55,7 @@ API: list[tuple[str, str, Any]] = [
     ("PUT", "queues/{queue}", {"paused": True, "reason": "a stranger's wish"}),
     ("POST", "gates/{gate_id}/satisfy", {"reason": "a stranger's wish"}),
     ("POST", "gates/{gate_id}/refuse", {"reason": "a stranger's wish"}),
+    ("POST", "gates/{gate_id}/renew", {"reason": "a stranger's wish"}),
     ("GET", "runs/{run_id}/artifacts", None),
     ("POST", "runs/{run_id}/artifacts", {"artifact_id": "00000000-0000-7000-8000-000000000000"}),
     ("POST", "artifacts", {"name": "a", "media_type": "text/plain", "size": 1, "sha256": "0" * 64}),

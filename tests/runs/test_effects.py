@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from runs import operations
 from tests.cast import House, client
 from tests.runs.driver import Worker, expire, register, settle, tamperer
 
@@ -378,6 +379,25 @@ class TestGates:
             database.execute("update runs_grant set expires_at = clock_timestamp() where gate_id = %s", [first["gate"]])
         worker.claim()
         assert worker.reserve()["decision"] == "await_approval"
+
+    def test_a_gate_lapses_and_is_opened_anew(self, house: House, worker: Worker) -> None:
+        first = worker.reserve()
+        early = self.decide(house, first["gate"], "renew")
+        assert (early.status_code, early.json()["code"], early.json()["gate_status"]) == (409, "gate_decided", "open")
+        with tamperer() as database:
+            database.execute("update runs_gate set expires_at = clock_timestamp() where id = %s", [first["gate"]])
+        operations.sweep()
+        late = self.decide(house, first["gate"])
+        assert (late.status_code, late.json()["gate_status"]) == (409, "lapsed")
+        run = worker.get("")["run"]
+        assert (run["status"], run["waiting_for"]) == ("waiting", "gate")
+        renewed = self.decide(house, first["gate"], "renew").json()
+        assert (renewed["status"], renewed["grant"]) == ("open", None)
+        assert renewed["gate"] != first["gate"]
+        assert self.decide(house, renewed["gate"]).is_success
+        assert worker.claim()["wake"] == {"reason": "gate"}
+        assert worker.reserve()["decision"] == "execute"
+        assert worker.get("/verify")["ok"]
 
     def test_a_gate_of_another_tenant_is_not_there(self, other_house: House, worker: Worker) -> None:
         first = worker.reserve()
