@@ -50,7 +50,7 @@ CHOICES: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
         )
     },
     "stop": {"kind": ("timer", "soon", "signal", "child", "release")},
-    "reserve": {"tool": TOOLS, "what": OBJECTS, "again": BOTH, "stale": BOTH},
+    "reserve": {"tool": TOOLS, "what": OBJECTS, "amount": (1, 1, 1, 2), "again": BOTH, "stale": BOTH},
     "bring_the_outcome": {
         "unsure": (False, False, False, True),
         "kind": ("transient", "transient", "transient", "permanent"),
@@ -365,12 +365,17 @@ class Engine(RuleBasedStateMachine):
 
     # Effects.
 
-    def reserve(self, number: int, tool: str, what: str, again: bool, stale: bool) -> None:
+    def reserve(self, number: int, tool: str, what: str, amount: int, again: bool, stale: bool) -> None:
         if (lease := self.lease(number, stale=stale and number % 3 == 0)) is None:
             return
-        body = {"lease": lease.id, "epoch": lease.epoch, "tool": tool, "input": {"invoice": f"{what}-{self.mark}"}}
+        body = {
+            "lease": lease.id,
+            "epoch": lease.epoch,
+            "tool": tool,
+            "input": {"invoice": f"{what}-{self.mark}", "amount": amount},
+        }
         # A successor derives the key that its predecessor had.
-        key = f"{lease.run}-{lease.step}-{tool}-{what}-{number % 2}" if again else uuid.uuid4().hex
+        key = f"{lease.run}-{lease.step}-{tool}-{what}-{amount}-{number % 2}" if again else uuid.uuid4().hex
         answer = self.post(f"/runs/{lease.run}/effects", body, key)
         if answer.status_code != 200:
             assert not lease.held or lease.run in self.model.ended, answer.text
@@ -575,7 +580,7 @@ def test_the_engine_does_what_the_model_says(proof: bool) -> None:
         run_state_machine_as_test(
             engine,
             settings=settings(
-                max_examples=2000 if proof else 6,
+                max_examples=2000 if proof else 10,
                 stateful_step_count=120 if proof else 90,
                 deadline=None,
                 derandomize=not proof,
