@@ -351,7 +351,7 @@ class Worker:
             point("after_outcome")
             return True
         path = f"/runs/{work.run}/effects/{decision['effect']}/outcome"
-        name = f"{decision['effect']}:{decision.get('attempt')}:{result['outcome']}"
+        name = f"{decision['effect']}:{work.claim['lease']}:{decision.get('attempt')}:{result['outcome']}"
         answer = self.api.write(path, {**work.held, **result}, key=name, run=work.run, effect=decision["effect"])
         if answer.status >= 300:
             self.give_up(answer, f"outcome {name}")
