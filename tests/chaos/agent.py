@@ -108,8 +108,8 @@ class Api:
         while True:
             try:
                 response = self.http.request(method, path, content=content, headers=headers)
-                if response.status_code == 429 and "rate" in response.text:
-                    failure = "429"
+                if response.status_code == 429 or '"idempotency_in_progress"' in response.text:
+                    failure = response.text  # a moment later there is an answer
                 elif response.status_code < 500 and self.dice.random() >= LOST_ANSWER:
                     return Answer(response.status_code, response.json() if response.content else {})
                 elif response.status_code >= 500:
@@ -351,7 +351,7 @@ class Worker:
             point("after_outcome")
             return True
         path = f"/runs/{work.run}/effects/{decision['effect']}/outcome"
-        name = f"{decision['effect']}:{decision.get('attempt')}:{result['outcome']}"
+        name = f"{decision['effect']}:{work.claim['lease']}:{decision.get('attempt')}:{result['outcome']}"
         answer = self.api.write(path, {**work.held, **result}, key=name, run=work.run, effect=decision["effect"])
         if answer.status >= 300:
             self.give_up(answer, f"outcome {name}")
@@ -384,7 +384,7 @@ class Worker:
             result: Json = {"result": "failed", "evidence": found}
             if found["status"] == "executed":
                 result |= {"result": "succeeded", "output": output(found), "external_id": found["transaction"]}
-            key = f"{effect}:{decision.get('attempt')}:{work.claim['epoch']}:{result['result']}"
+            key = f"{effect}:{work.claim['lease']}:{result['result']}"
             answer = self.api.write(f"/effects/{effect}/reconcile", {**work.held, **result}, key=key, effect=effect)
             if answer.code in LOST:
                 self.give_up(answer, f"reconcile {key}")
