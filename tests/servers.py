@@ -70,6 +70,8 @@ def environment(admin_url: str, database: str, *, broker: str) -> dict[str, str]
         "BASE_URL": "http://testserver",
         "ALLOWED_HOSTS": "testserver,127.0.0.1,localhost",
         "SMRITI_TEST_ADMIN_URL": admin_url,
+        # More threads than a server has call the API in process, for tenants that come and go within a second.
+        "WEB_THREADS": "64",
     }
 
 
