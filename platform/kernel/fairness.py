@@ -47,11 +47,11 @@ class Shares:
         with self._lock:
             wanting, at = self._counted
             if now - at > _COUNT_SECONDS:
-                wanting = sum(_faded(used, now) > _WANTS for used in self._used.values())
+                wanting = sum(_wants(used, now) for used in self._used.values())
                 self._counted = (wanting, now)
-            used = _faded(self._used.get(tenant, (0.0, now)), now)
-        others = wanting - (used > _WANTS)
-        return others < 1 or used < self._threads / (others + 1)
+            used = self._used.get(tenant, (0.0, now))
+        others = wanting - _wants(used, now)
+        return others < 1 or _faded(used, now) < self._threads / (others + 1)
 
     def spent(self, tenant: UUID, seconds: float, now: float) -> None:
         with self._lock:
@@ -59,6 +59,11 @@ class Shares:
                 self._used.clear()
             self._used[tenant] = (_faded(self._used.get(tenant, (0.0, now)), now) + seconds, now)
             self._total = (_faded(self._total, now) + seconds, now)
+
+
+def _wants(used: tuple[float, float], now: float) -> bool:
+    """Whether a tenant asked for something just now, and for more than a little."""
+    return used[1] > now - _FADE_SECONDS and _faded(used, now) > _WANTS
 
 
 def _faded(used: tuple[float, float], now: float) -> float:
