@@ -12,13 +12,13 @@ SETTINGS := SECRET_KEY=only-for-checks-0123456789-abcdefghijklmnopqrstuvwxyz-ABC
 # A virtual environment is tied to its folder; one that was moved or copied is made anew.
 MOVED := $(shell [ ! -e .venv/.folder ] || [ "$$(cat .venv/.folder)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help up down status test check bench bench-claims chaos proof lock $(MOVED)
+.PHONY: help up down status test check bench chaos proof lock $(MOVED)
 
 help:
 	@echo "make up      install what is missing, start the platform, and keep it running until Ctrl-C"
 	@echo "make down    stop it          make status  say whether it runs"
 	@echo "make test    all tests        make check   lint, types, import rules, templates, migrations"
-	@echo "make bench   the benchmark (bench-claims: taking work)    make proof   the tests at the numbers that are claimed"
+	@echo "make bench   commits and claims beside their floors      make proof   the tests at the numbers that are claimed"
 	@echo "make chaos [SEED=1] [EFFECTS=300]   agents pay invoices while everything is killed; says what was lost or repeated"
 
 up: .venv/.installed
@@ -43,8 +43,6 @@ check: .venv/.installed-dev
 
 bench: .venv/.installed-dev
 	$(RUN) -m tests.benchmarks
-
-bench-claims: .venv/.installed-dev
 	$(RUN) -m tests.benchmarks --claims
 
 chaos: .venv/.installed-dev

@@ -1,10 +1,14 @@
 """The fixed cast: people and keys of one tenant, and the same of another that must never see anything of the first."""
 
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import httpx
+from django.db import connections
 
 from kernel import actor, clock, ids
 from kernel.context import tenant_scope
@@ -83,5 +87,14 @@ def client(key: str | None) -> httpx.Client:
     from config.wsgi import application  # asks the database which role it is: not while tests are collected
 
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    transport = httpx.WSGITransport(app=application, raise_app_exceptions=True)
+
+    def served(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            return list(application(environ, start_response))
+        finally:
+            # A thread of a test ends; one of a server does not, and keeps its connections.
+            if threading.current_thread() is not threading.main_thread():
+                connections.close_all()
+
+    transport = httpx.WSGITransport(app=served, raise_app_exceptions=True)
     return httpx.Client(transport=transport, base_url="http://testserver/api/v1", headers=headers)

@@ -122,7 +122,7 @@ def bench_claims(options: argparse.Namespace, servers: Servers) -> None:
         product.close()
     print(text, flush=True)
     if options.report is not None:
-        note = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores. By `make bench-claims`."
+        note = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores. By `make bench`."
         options.report.write_text(f"# Taking work\n\n{claims.__doc__}\n{note}\n\n{text}\n")
 
 

@@ -25,6 +25,8 @@ PASSING = {
                         select tenant_id, id from audit_entry where tenant_id = %s limit 1""",
     "runs_anchordue": """insert into runs_anchordue (tenant_id, id)
                          select tenant_id, id from runs_run where tenant_id = %s limit 1""",
+    "runs_feeddue": """insert into runs_feeddue (tenant_id, id, fed_seq)
+                       select tenant_id, id, 0 from runs_run where tenant_id = %s limit 1""",
 }
 # By row-level security or a missing grant; or, before the policy is asked, by a trigger that guards what rows may say.
 REFUSED = (errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.RestrictViolation, errors.CheckViolation)

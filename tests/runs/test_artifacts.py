@@ -479,7 +479,7 @@ def test_a_connection_that_breaks_leaves_nothing(server: Waits, agent: httpx.Cli
         with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
             head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(CONTENT)}\r\n\r\n"
             connection.sendall(head.encode() + CONTENT[: CHUNK + 5])
-    for _ in range(100):
+    for _ in range(600):
         if objects(house) == []:
             break
         threading.Event().wait(0.05)
