@@ -215,6 +215,9 @@ def latest_checkpoint(request: HttpRequest, principal: Principal, run_id: UUID) 
     requests.query(request, NoQuery)
     view = queries.latest_checkpoint(tenant=principal.tenant_id, principal=principal, run_id=run_id)
     if not view.version:
+        if view.skipped or view.missing:
+            lost = {"skipped": view.skipped, "missing": view.missing}
+            raise NotFound("No stored checkpoint of this run opens: send the whole state.", extra=lost)
         raise NotFound("This run has no checkpoint yet.")
     etag = f'"{view.version}"'
     if request.META.get("HTTP_IF_NONE_MATCH") == etag:

@@ -258,6 +258,18 @@ class Chaos:
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}"
         return answer.json() if answer.content else None
 
+    def newest_checkpoint(self, run: str) -> Json:
+        """The newest that opens; version 0 when none does, and then the refusal names what was skipped."""
+        while True:
+            headers = {"Authorization": f"Bearer {self.stage.operator_key}"}
+            url = f"{self.stage.base_url}/api/v1/runs/{run}/checkpoints/latest"
+            with suppress(httpx.TransportError):
+                answer = self.http.get(url, headers=headers)
+                if answer.status_code in (200, 404):
+                    return {"version": 0, "skipped": [], **answer.json()}
+                assert answer.status_code == 503, answer.text
+            time.sleep(0.2)
+
     def call(self, method: str, path: str, body: Any = None, *, key: str = "") -> Any:
         """As `ask`, until there is an answer."""
         deadline = time.monotonic() + 60

@@ -176,7 +176,7 @@ class Verdict:
         }
         seen = 0
         for run, version in self.chaos.damage:
-            newest = self.chaos.call("GET", f"/runs/{run}/checkpoints/latest")
+            newest = self.chaos.newest_checkpoint(run)
             if newest["version"] < version and version not in newest["skipped"]:
                 self.find("a damaged checkpoint is not reported", [(run, version)])
             if newest["version"] == version:
