@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ class Verdict:
 
     def give(self) -> None:
         self.check_corruption()
+        self.await_artifacts()
         with ThreadPoolExecutor(4) as threads:
             self.events = dict(zip(self.runs, threads.map(self.read_events, self.runs), strict=True))
             verified = list(threads.map(lambda run: (run, self.chaos.call("GET", f"/runs/{run}/verify")), self.runs))
@@ -192,9 +194,23 @@ class Verdict:
                 restore = "update runs_checkpoint set body = %s where run_id = %s and version = %s"
                 connection.execute(restore, [body, run, version])
 
+    def kept_artifacts(self) -> dict[str, str]:
+        """The SHA-256 of every artifact whose upload was acknowledged."""
+        return {line["artifact"]: line["sha256"] for line in self.lines if line["kind"] == "ack" and "artifact" in line}
+
+    def await_artifacts(self) -> None:
+        """What was uploaded last is attached to its run by the sweep, when the process that took it was killed."""
+        deadline = time.monotonic() + 60
+        for artifact in self.kept_artifacts():
+            while time.monotonic() < deadline:
+                found = self.chaos.call("GET", f"/artifacts/{artifact}")
+                if found["status"] == "ready" and found["referenced"]:
+                    break
+                time.sleep(0.5)
+
     def check_artifacts(self) -> None:
         """Every byte that was acknowledged comes back as it was, but for objects with a wrong byte: those are refused."""
-        kept = {line["artifact"]: line["sha256"] for line in self.lines if line["kind"] == "ack" and "artifact" in line}
+        kept = self.kept_artifacts()
         attached = {
             event["artifact"]["id"]
             for events in self.events.values()
