@@ -185,7 +185,10 @@ def from_exception(error: BaseException) -> DomainError:
                 return found
             cause = error if isinstance(error, psycopg.Error) else error.__cause__
             state = getattr(cause, "sqlstate", None)
-            lost = state is None and isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
+            # Without a state it is the driver's own: no answer, or half of one.
+            lost = state is None and isinstance(
+                cause, (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+            )
             if lost or (state is not None and state.startswith(_PASSING)):
                 logger.warning("unavailable", exc_info=error)
                 return Unavailable()

@@ -94,3 +94,9 @@ def test_a_violated_constraint_is_translated_by_its_name(
     assert isinstance(errors.from_exception(violation.__cause__ or violation), Taken)
     with pytest.raises(ValueError, match="tenancy_member_roles_known"):
         errors.register_constraint("tenancy_member_roles_known", errors.NotFound)
+
+
+def test_half_an_answer_of_the_database_is_no_mistake_of_ours() -> None:
+    assert errors.from_exception(psycopg.InternalError("unexpected result from command")).status == 503
+    syntax = psycopg.errors.InternalError_("a corrupted index")
+    assert errors.from_exception(syntax).status == 500
