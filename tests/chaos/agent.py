@@ -254,10 +254,13 @@ class Worker:
             if effect := work.claim.get("compensates") or work.claim["step"].get("compensates"):
                 self.pay(work, {"compensates": effect, "invoice_id": f"refund-{effect}"})
             else:
-                for payment in work.claim["run"]["input"]["steps"].get(work.step, []):
+                payments = work.claim["run"]["input"]["steps"].get(work.step, [])
+                # Twice: a state that is read again on the way may have lost what was noted before the damage.
+                for payment in payments * 2:
                     if payment["invoice_id"] not in work.state.get("paid", {}):
                         self.pay(work, payment)
-                if random.Random(f"{work.run}/{work.step}").random() < self.options.receipts:
+                noted = all(payment["invoice_id"] in work.state.get("paid", {}) for payment in payments)
+                if noted and random.Random(f"{work.run}/{work.step}").random() < self.options.receipts:
                     self.receipt(work)
             self.commit(work, f"{work.step}:done", step={"outcome": "succeeded", "output": {"by": self.name}})
         except Failed as failed:
