@@ -57,14 +57,16 @@ _TYPES: Final[dict[str, tuple[int, int, Encoder, Decoder]]] = {
 class Call:
     """A function of the database: its name, and the types of its arguments and of the columns it answers.
 
-    `Call("f", "uuid text[]", "int8 bytea")` is called with a sequence of Python values in that order, None for null.
+    `Call("f", "uuid text[]", "int8 bytea")` is called with a sequence of Python values in that order, None for null. One that
+    only `reads` is sent once more when its connection turns out to be lost, as all are after a restart of the server.
     """
 
-    def __init__(self, function: str, arguments: str, results: str) -> None:
+    def __init__(self, function: str, arguments: str, results: str, *, reads: bool = False) -> None:
         types = arguments.split()
         places = ", ".join(f"${number}" for number in range(1, len(types) + 1))
         self._name = f"call_{function}".encode()
         self._statement = f"select * from {function}({places})".encode()  # noqa: S608  a name of our own
+        self._reads = reads
         self._oids = [_oid(name) for name in types]
         self._formats = [1] * len(types)
         self._encoders = [_encoder(name) for name in types]
@@ -77,7 +79,14 @@ class Call:
     def rows(self, values: Sequence[Any], *, alias: str = "default") -> list[tuple[Any, ...]]:
         """All rows that the function answers. Raises psycopg.Error."""
         data = [None if v is None else encode(v) for encode, v in zip(self._encoders, values, strict=True)]
-        return self._rows(self._execute(data, alias))
+        try:
+            return self._rows(self._execute(data, alias))
+        except PoolTimeout:
+            raise
+        except OperationalError:
+            if not self._reads:
+                raise
+            return self._rows(self._execute(data, alias))
 
     def within(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """As `one`, in the transaction that is open on Django's connection. Raises psycopg.Error."""

@@ -239,7 +239,7 @@ class RecoverAnswer(Struct):
 
 
 class RecoverManyIn(Struct, forbid_unknown_fields=True):
-    """The oldest runs in the dead letter that match, at most `limit`."""
+    """The oldest runs in the dead letter that match, at most `limit`; with `after`, of those younger than that run."""
 
     action: Action
     reason: Reason
@@ -248,14 +248,16 @@ class RecoverManyIn(Struct, forbid_unknown_fields=True):
     project: Identifier | None = None
     created_from: Moment | None = None
     created_to: Moment | None = None
+    after: UUID | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class RecoverManyAnswer(Struct):
-    """`results`: by run, the status it has now, or the code of the refusal. `left`: how many of the filter were not touched."""
+    """`results`: by run, the status it has now, or the code of the refusal. `left`: how many of the filter come after them."""
 
     results: dict[UUID, str]
     left: int
+    next_after: UUID | None
 
 
 class VerifyAnswer(Struct):

@@ -91,14 +91,14 @@ class RecoverManyView(ApiView):
         answer=RecoverManyAnswer,
     )
     def post(self, call: Context) -> Any:
-        """The same to the oldest runs of a filter; repeat the call while `left` is not 0."""
+        """The same to the oldest runs of a filter. While `next_after` is not null, go on with it as `after`."""
         request: RecoverManyIn = call.body
         filters = RunFilter(
             status=("dead_letter",), workflow=request.workflow, agent=request.agent, project=request.project,
             created_from=request.created_from, created_to=request.created_to, agent_id=call.principal.agent_id,
             projects=call.principal.project_ids,
         )  # fmt: skip
-        ids, left = queries.oldest_runs(tenant=call.tenant, filters=filters, limit=request.limit)
+        ids, left = queries.oldest_runs(tenant=call.tenant, filters=filters, after=request.after, limit=request.limit)
         results = operations.recover_runs(
             tenant=call.tenant,
             run_ids=ids,
@@ -107,7 +107,7 @@ class RecoverManyView(ApiView):
             actor=call.actor,
             now=call.now,
         )
-        return {"results": results, "left": left}
+        return {"results": results, "left": left, "next_after": ids[-1] if left else None}
 
 
 class VerifyView(ApiView):

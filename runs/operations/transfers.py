@@ -29,7 +29,7 @@ from runs.scanner import Verdict
 from runs.storage import ObjectMissing, ObjectStore, store
 
 # What a transfer must know of an artifact.
-ARTIFACT: Final = Call("runs_artifact", "uuid uuid", "text uuid uuid int8 bytea uuid")
+ARTIFACT: Final = Call("runs_artifact", "uuid uuid", "text uuid uuid int8 bytea uuid", reads=True)
 # Makes an object the content of an artifact.
 STORED: Final = Call("runs_artifact_stored", "uuid uuid uuid", "text uuid")
 # A verdict makes an artifact readable, and its run refer to it.

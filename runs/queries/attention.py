@@ -259,9 +259,9 @@ def attention(
     return Attention(counts(tenant=tenant), unknown, gates, dead, total, names)
 
 
-def oldest_dead(*, tenant: UUID, filters: RunFilter, limit: int) -> tuple[list[RunRow], int]:
-    """The oldest runs of a filter, and how many more there are (counted up to the cap of the list)."""
-    ids, left = listing.oldest_runs(tenant=tenant, filters=filters, limit=limit)
+def oldest_dead(*, tenant: UUID, filters: RunFilter, after: UUID | None = None, limit: int) -> tuple[list[RunRow], int]:
+    """The oldest runs of a filter, as `oldest_runs`."""
+    ids, left = listing.oldest_runs(tenant=tenant, filters=filters, after=after, limit=limit)
     return listing.rows(Run.objects.filter(id__in=ids).order_by("created_at", "id")), left
 
 

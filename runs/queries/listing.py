@@ -77,10 +77,18 @@ def list_runs(*, tenant: UUID, filters: RunFilter, cursor: str | None = None, li
     return RunPage(found, next_cursor, min(total, COUNT_CAP), total > COUNT_CAP)
 
 
-def oldest_runs(*, tenant: UUID, filters: RunFilter, limit: int) -> tuple[list[UUID], int]:
-    """The ids of the oldest runs of a filter, and how many more there are (counted up to COUNT_CAP)."""
-    matching = _matching(filters).order_by("created_at", "id").values_list("id", flat=True)
-    found = list(matching[: limit + COUNT_CAP])
+def oldest_runs(*, tenant: UUID, filters: RunFilter, after: UUID | None = None, limit: int) -> tuple[list[UUID], int]:
+    """The ids of the oldest runs of a filter (of those younger than the run `after`), and how many more there are, counted up to
+    COUNT_CAP.
+    """
+    matching = _matching(filters)
+    if after is not None:
+        begin = Run.objects.filter(id=after).values_list("created_at", flat=True).first()
+        if begin is None:
+            message = "There is no such run to go on after."
+            raise Invalid(message, fields=(FieldError(path="/after", code="not_found", message=message),))
+        matching = matching.filter(Q(created_at__gt=begin) | Q(created_at=begin, id__gt=after))
+    found = list(matching.order_by("created_at", "id").values_list("id", flat=True)[: limit + COUNT_CAP])
     return found[:limit], len(found) - len(found[:limit])
 
 

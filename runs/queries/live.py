@@ -16,13 +16,13 @@ from tenancy.queries import Principal
 
 _EVENT: Final = "int8 text int2 text uuid uuid text uuid timestamptz timestamptz jsonb bytea bytea bytea bytea"
 # A run and a page of its events.
-TAIL: Final = Call("runs_tail", "uuid uuid int8 int4 int8", f"int8 text uuid uuid uuid {_EVENT}")
+TAIL: Final = Call("runs_tail", "uuid uuid int8 int4 int8", f"int8 text uuid uuid uuid {_EVENT}", reads=True)
 # A page of the events of all runs, in the order of the feed.
 FEED: Final = Call(
-    "runs_feed_events", "uuid int8 int8 int4 int8", f"int8 int8 uuid text text text uuid uuid uuid {_EVENT}"
+    "runs_feed_events", "uuid int8 int8 int4 int8", f"int8 int8 uuid text text text uuid uuid uuid {_EVENT}", reads=True
 )
 # The ends of many logs.
-LAST_SEQS: Final = Call("runs_last_seqs", "uuid uuid[]", "uuid int8 text")
+LAST_SEQS: Final = Call("runs_last_seqs", "uuid uuid[]", "uuid int8 text", reads=True)
 
 
 class FeedCursor(NamedTuple):

@@ -27,6 +27,7 @@ EVENTS: Final = Call(
     "runs_events",
     "uuid uuid int4 uuid uuid[] uuid int8 int4",
     "int8 uuid int8 text int2 text uuid uuid text uuid timestamptz timestamptz jsonb bytea bytea bytea bytea",
+    reads=True,
 )
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])

@@ -44,8 +44,8 @@ MAX_VERSIONS: Final = 200  # shown at once; there may be more
 _CACHE_SIZE: Final = 1000
 
 # A version with its definition, unless that is known; in one round trip, also outside a tenant scope.
-TOOL: Final = Call("runs_tool_version", "uuid text text uuid[]", "uuid text bool text")
-WORKFLOW: Final = Call("runs_workflow_version", "uuid text text uuid[]", "uuid text bool text")
+TOOL: Final = Call("runs_tool_version", "uuid text text uuid[]", "uuid text bool text", reads=True)
+WORKFLOW: Final = Call("runs_workflow_version", "uuid text text uuid[]", "uuid text bool text", reads=True)
 
 Found = TypeVar("Found", bound=ToolVersion | WorkflowVersion)
 Model = type[Tool] | type[Workflow]

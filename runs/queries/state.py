@@ -26,6 +26,7 @@ STATE: Final = Call(
     "runs_state",
     "uuid uuid int4 uuid uuid[] uuid",
     "text int4 int8 uuid int4 int4 int4[] int8[] text[] bytea[] timestamptz",
+    reads=True,
 )
 
 

@@ -300,7 +300,8 @@ begin {enter}
             end if;
             if v_end = 'waiting' then
                 update runs_step set status = 'waiting', lease_id = null, due_at = v_due, wait_kind = v_bad,
-                    wait_id = case v_bad when 'reconciliation' then v_effect end
+                    -- Finding out what became of the effect ends the wait, but for a provider that asked for time.
+                    wait_id = case when v_bad = 'reconciliation' or coalesce(p_retry_after, 0) = 0 then v_effect end
                 where tenant_id = p_tenant and id = a.step_id;
                 select * into r.last_seq, r.last_digest from runs_mark(p_tenant, p_run, r.last_seq, r.last_digest, v_at, 'system', null,
                     p_lease, 'step_retry_scheduled', a.step_id, runs_labels('attempt', (s.attempts + 1)::text,

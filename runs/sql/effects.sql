@@ -429,7 +429,7 @@ begin
         -- What else this lease had in flight has nobody who could bring its outcome any more.
         select * into r.last_seq, r.last_digest from runs_lose_effects(p_tenant, p_run, p_lease, v_at, r.last_seq, r.last_digest, 'worker');
         update runs_step set status = 'waiting', lease_id = null, attempts = attempts - 1, due_at = null, wait_kind = 'gate',
-            wait_id = v_gate, wake_reason = null, wake_seq = null where tenant_id = p_tenant and id = v_step;
+            wait_id = v_gate, wake_reason = null where tenant_id = p_tenant and id = v_step;
         select * into r.last_seq, r.last_digest from runs_mark(p_tenant, p_run, r.last_seq, r.last_digest, v_at, 'system', null, p_lease,
             'step_waiting', v_step, '{"for":"gate"}');
         detail := jsonb_build_object('gate', v_gate, 'expires_at', (select x.expires_at from runs_gate x where x.tenant_id = p_tenant and x.id = v_gate));
@@ -520,7 +520,7 @@ begin
     if r.status not in ({run_ends}) then
         perform runs_ready(p_tenant, p_run, v_at, 'reconciled', array(
             select s.id from runs_step s where s.tenant_id = p_tenant and s.run_id = p_run and s.id = e.step_id
-              and s.status = 'waiting' and (s.wait_kind = 'reconciliation' and s.wait_id = p_effect or s.wait_kind = 'retry')));
+              and s.status = 'waiting' and s.wait_kind in ('reconciliation', 'retry') and s.wait_id = p_effect));
         select x.status, x.waiting_for into v_run_status, v_waiting from runs_doing(p_tenant, p_run) x;
     else
         -- In the dead letter it has nothing to wait for any more, and goes on with its run.

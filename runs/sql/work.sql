@@ -201,10 +201,11 @@ begin
                 end if;
                 exit when v_found is null;
                 lease := uuidv7();
-                -- The step may have been taken between the snapshot and the lock.
+                -- The step may have been taken between the snapshot and the lock. (`|| ''` keeps a database that is too young for
+                -- statistics from looking through the index of all runnable steps.)
                 update runs_step x set status = 'leased', epoch = x.epoch + 1, attempts = x.attempts + 1, lease_id = lease,
                     started_at = coalesce(x.started_at, v_at)
-                where x.tenant_id = p_tenant and x.id = v_found and x.status = 'runnable' returning x.* into s;
+                where x.tenant_id = p_tenant and x.id = v_found and x.status || '' = 'runnable' returning x.* into s;
                 exit when found;
                 lease := null;
             end loop;

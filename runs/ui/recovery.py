@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any, Final, get_args
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
@@ -14,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from audit import operations as audit_ops
 from kernel import clock
-from kernel.errors import Invalid
+from kernel.errors import Invalid, NotFound
 from kernel.web import paging, states, text
 from runs import operations, queries
 from runs.operations import Action
@@ -247,12 +248,26 @@ class RecoverMany(OperatorPage):
     def workflow(self) -> str:
         return paging.clean(self.request.GET, "workflow", 64)
 
+    @property
+    def after(self) -> UUID | None:
+        """The run that the list begins behind."""
+        try:
+            return UUID(self.request.GET["after"]) if "after" in self.request.GET else None
+        except ValueError as error:
+            raise NotFound("There is no such run.") from error
+
+    def address(self, after: UUID) -> str:
+        """This page for the runs behind that one."""
+        query = {"after": str(after), **({"workflow": self.workflow} if self.workflow else {})}
+        return f"{self.request.path}?{urlencode(query)}"
+
     def context(self) -> dict[str, Any]:
         filters = RunFilter(status=("dead_letter",), workflow=self.workflow or None)
-        runs, left = queries.oldest_dead(tenant=self.visitor.tenant_id, filters=filters, limit=BULK)
+        runs, left = queries.oldest_dead(tenant=self.visitor.tenant_id, filters=filters, after=self.after, limit=BULK)
         return {
             "runs": runs,
             "left": left,
+            "next": self.address(runs[-1].id) if left else None,
             "workflow": self.workflow,
             "ways": [Way(action, str(word), [str(BULK_FACTS[action])]) for action, word in ACTIONS.items()],
             "now": clock.now(),

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
+
 from tests.chaos import bank as the_bank
 
 if TYPE_CHECKING:
@@ -223,8 +225,7 @@ class Verdict:
             if found["status"] != "ready" or artifact not in attached:
                 self.find("an acknowledged artifact is missing", [found])
                 continue
-            address = self.chaos.call("POST", f"/artifacts/{artifact}/download")["url"]
-            answer = self.chaos.http.get(address)
+            answer = self.download(artifact)
             if answer.status_code == 409 and answer.json()["code"] == "artifact_unreadable":
                 refused += 1
             elif answer.status_code != 200 or hashlib.sha256(answer.content).hexdigest() != sha256:
@@ -236,6 +237,15 @@ class Verdict:
         self.books.facts["artifacts, every one as it was uploaded"] = len(kept) - refused
         self.books.facts["damaged artifacts"] = len(self.chaos.spoilt)
         self.books.facts["damaged artifacts that were refused to their reader"] = refused
+
+    def download(self, artifact: str) -> httpx.Response:
+        """The answer to a reader, who asks again when there was none for now."""
+        deadline = time.monotonic() + 60
+        while True:
+            answer = self.chaos.http.get(self.chaos.call("POST", f"/artifacts/{artifact}/download")["url"])
+            if answer.status_code != 503 or time.monotonic() > deadline:
+                return answer
+            time.sleep(0.2)
 
     # ---- how much was tried
 

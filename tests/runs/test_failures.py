@@ -146,6 +146,18 @@ class TestClasses:
         pass_time(worker.run)
         assert worker.status() == ("waiting", "reconciliation"), "time alone finds nothing out"
 
+    @pytest.mark.parametrize("retry_after", [0, 300])
+    def test_finding_out_ends_a_retrys_wait_but_not_a_providers(self, house: House, retry_after: int) -> None:
+        register(house, execute_seconds=60, reconcile={"settle_seconds": 100})
+        worker = start(house, {"name": "a", "retry": {"initial_seconds": 50, "factor": 1, "max_seconds": 50}})
+        worker.claim()
+        effect = worker.reserve()["effect"]
+        fail(worker, "rate_limited" if retry_after else "transient", **({"retry_after": 300} if retry_after else {}))
+        with client(house.keys["operator"]) as operator:
+            found = {"result": "succeeded", "reason": "the statement shows it"}
+            assert operator.post(f"/effects/{effect}/reconcile", json=found).is_success
+        assert worker.status() == (("waiting", "retry") if retry_after else ("running", None))
+
     def test_the_error_is_in_the_log(self, house: House) -> None:
         worker = start(house, {"name": "a"})
         worker.claim()
@@ -355,7 +367,9 @@ class TestRecovery:
             assert agent.post("/runs/recover", json={"action": "retry", "reason": "x"}).status_code == 403
         with client(other_house.keys["operator"]) as stranger:
             bulk = stranger.post("/runs/recover", json={"action": "cancel", "reason": "x"})
-            assert bulk.json() == {"results": {}, "left": 0}
+            assert bulk.json() == {"results": {}, "left": 0, "next_after": None}
+            bulk = stranger.post("/runs/recover", json={"action": "cancel", "reason": "x", "after": worker.run})
+            assert (bulk.status_code, bulk.json()["errors"][0]["path"]) == (422, "/after")
         assert worker.status() == ("dead_letter", None)
 
     def test_many_are_recovered_by_a_filter_in_pieces(self, house: House) -> None:
@@ -364,18 +378,20 @@ class TestRecovery:
         for number in range(5):
             worker = start(house, {"name": "a"}, workflow="wanted" if number else "other")
             worker.claim()
-            if number == 4:
+            if number in (1, 4):
                 worker.reserve()
             fail(worker, "permanent")
             runs.append(worker)
         body = {"action": "skip", "reason": "all of them", "workflow": "wanted", "limit": 3}
         with client(house.keys["operator"]) as operator:
             first = operator.post("/runs/recover", json=body).json()
-            assert (first["left"], list(first["results"].values())) == (1, ["completed"] * 3)
-            second = operator.post("/runs/recover", json=body).json()
-        assert (second["left"], second["results"]) == (0, {runs[4].run: "effects_open"})
+            assert (first["left"], first["next_after"]) == (1, runs[3].run)
+            assert list(first["results"].values()) == ["effects_open", "completed", "completed"]
+            second = operator.post("/runs/recover", json={**body, "after": first["next_after"]}).json()
+        assert (second["left"], second["next_after"]) == (0, None)
+        assert second["results"] == {runs[4].run: "effects_open"}
         assert runs[0].status() == ("dead_letter", None)
-        assert len(self.audited(house, "run.recovered")) == 3
+        assert len(self.audited(house, "run.recovered")) == 2
 
 
 class TestCompensation:

@@ -163,6 +163,15 @@ class TestSignals:
         worker.wait(timer={"seconds": 0})
         assert worker.claim()["wake"] == {"reason": "timer"}
 
+    def test_a_signal_is_given_again_after_a_gate(self, worker: Worker, house: House) -> None:
+        register(house, approval="always")
+        worker.wait(signal={"name": "answer"})
+        worker.signal(payload={"say": "pay"})
+        worker.claim()
+        gate = worker.reserve()["gate"]
+        operate(house, f"/gates/{gate}/satisfy")
+        assert worker.claim()["wake"] == {"reason": "gate", "payload": {"say": "pay"}}
+
     def test_a_wait_for_a_signal_ends_in_time(self, worker: Worker) -> None:
         worker.wait(signal={"name": "answer", "timeout_seconds": 60})
         assert worker.step("a")["due_at"] is not None
