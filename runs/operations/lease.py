@@ -5,6 +5,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from psycopg import OperationalError
+
 from kernel.call import Call
 from kernel.errors import NotFound
 from privacy import keys
@@ -20,6 +22,8 @@ CLAIM: Final = Call(
     "uuid uuid int4 uuid uuid[] text text[] uuid float8 text[] bytea",
     "text uuid int4 timestamptz text int4 int4 uuid text text text uuid int4 int8 bytea text bytea uuid",
 )
+# Gives back what could not be handed out.
+UNCLAIM: Final = Call("runs_unclaim", "uuid uuid", "bool")
 # Extends a lease that is still held.
 HEARTBEAT: Final = Call(
     "runs_heartbeat", "uuid uuid int4 uuid uuid[] uuid int4 float8", "text timestamptz timestamptz jsonb"
@@ -63,7 +67,11 @@ class Kept:
 def claim(
     *, tenant: UUID, principal: Principal, request: ClaimIn, idempotency_key: str | None = None
 ) -> Claimed | None:
-    """Lease one runnable step to a worker; None when there is nothing to do now. The same key is given the same lease again."""
+    """Lease one runnable step to a worker; None when there is nothing to do now. The same key is given the same lease again.
+
+    An outage of the vault costs no attempt: nothing is leased then, and a lease whose input cannot be opened is given back.
+    """
+    keys.data_key(tenant=tenant, key_id=tenant)
     run_id = None if request.run_id is None else _uuid(request.run_id)
     claim_key = (
         None if idempotency_key is None else keys.keyed_digest(tenant=tenant, label=b"claim", value=idempotency_key)
@@ -79,7 +87,12 @@ def claim(
         raise refusal(code, run_id=run_id, detail=None)
     workflow, workflow_version, agent_version, data_key_id, head, last_seq, payload, reason, woken, compensates = rest
     tell_grown(tenant, run)
-    key = keys.data_key(tenant=tenant, key_id=data_key_id)
+    try:
+        key = keys.data_key(tenant=tenant, key_id=data_key_id)
+    except OperationalError:
+        if claim_key is None:  # else the same key is given the same lease, when the vault is back
+            UNCLAIM.one((tenant, lease))
+        raise
     creation = sealing.open_event(key, run, payload)
     message = None if woken is None else sealing.open_event(key, run, woken)
     return Claimed(

@@ -257,6 +257,28 @@ begin
     data_key := r.data_key_id; head := r.head; last_seq := r.last_seq; wake_reason := s.wake_reason; compensates := s.compensates_id;
 end $$;
 
+-- Gives back a lease that was just taken, because the platform could not hand out its work. It costs no attempt.
+create function runs_unclaim(p_tenant uuid, p_lease uuid) returns boolean language plpgsql as $$
+declare
+    r record;
+    s record;
+    v_at timestamptz;
+begin
+    perform smriti_enter(p_tenant);
+    select x.run_id, x.step_id into s from runs_attempt x where x.tenant_id = p_tenant and x.id = p_lease;
+    select x.id, x.last_seq, x.last_digest into r from runs_run x where x.tenant_id = p_tenant and x.id = s.run_id for no key update;
+    select x.id, x.status, x.lease_id, x.wake_reason into s from runs_step x where x.tenant_id = p_tenant and x.id = s.step_id;
+    if s.status <> 'leased' or s.lease_id <> p_lease then return false; end if;
+    v_at := clock_timestamp();
+    update runs_attempt set ended_at = v_at, outcome = 'released' where tenant_id = p_tenant and id = p_lease;
+    update runs_step set attempts = attempts - 1 where tenant_id = p_tenant and id = s.id;
+    perform runs_ready(p_tenant, r.id, v_at, null, array[s.id]);
+    select * into r.last_seq, r.last_digest from runs_mark(
+        p_tenant, r.id, r.last_seq, r.last_digest, v_at, 'system', null, p_lease, 'lease_released', s.id, null);
+    update runs_run set last_seq = r.last_seq, last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = r.id;
+    return true;
+end $$;
+
 create function runs_heartbeat(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_lease uuid, p_epoch integer,
     p_seconds double precision,

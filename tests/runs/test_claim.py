@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
+from privacy import keys
 from runs import operations, tasks
 from tests.cast import House, client
 from tests.runs.driver import Worker, tamperer
@@ -33,6 +35,54 @@ def claim(house: House, *queues: str, **extra: Any) -> Any:
     answer = client(house.keys["agent"]).post("/work/claim", json=body)
     assert answer.status_code in (200, 204), answer.text
     return answer.json() if answer.status_code == 200 else None
+
+
+class TestWithoutTheVault:
+    @pytest.fixture
+    def vault_down(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+        """The vault is out of reach from now on; the cache of keys forgets those that are named."""
+
+        def load(tenant: uuid.UUID, key_id: uuid.UUID) -> keys.DataKey:
+            raise psycopg.OperationalError("connection refused")
+
+        def down(*forgotten: tuple[uuid.UUID, uuid.UUID]) -> None:
+            for tenant, key in forgotten:
+                keys.forget(tenant=tenant, key_id=key)
+            monkeypatch.setattr(keys, "_load", load)
+
+        return down
+
+    def test_nothing_is_leased(self, house: House, vault_down: Callable[..., None]) -> None:
+        worker = Worker(house)
+        worker.start("a")
+        vault_down((house.id, house.id))
+        for _ in range(3):
+            assert worker.http.post("/work/claim", json={"worker": "w", "queues": [worker.queue]}).status_code == 503
+        with tamperer() as database:
+            last = "select last_seq from runs_run where id = %s"
+            assert database.execute(last, [worker.run]).fetchone() == (1,)
+
+    @pytest.mark.parametrize("key", [None, "mine"])
+    def test_a_lease_without_its_input_costs_no_attempt(
+        self, house: House, vault_down: Callable[..., None], monkeypatch: pytest.MonkeyPatch, key: str | None
+    ) -> None:
+        worker = Worker(house)
+        worker.start("a", subject="asha")
+        with tamperer() as database:
+            found = database.execute("select data_key_id from runs_run where id = %s", [worker.run]).fetchone()
+        assert found is not None
+        request: dict[str, Any] = {
+            "json": {"worker": "w", "queues": [worker.queue]},
+            "headers": {"Idempotency-Key": key} if key else {},
+        }
+        vault_down((house.id, found[0]))
+        assert worker.http.post("/work/claim", **request).status_code == 503
+        monkeypatch.undo()
+        work = worker.http.post("/work/claim", **request).json()
+        assert (work["step"]["attempt"], work["epoch"]) == (1, 1 if key else 2)
+        released = [] if key else ["lease_released", "step_leased"]
+        assert worker.types() == ["run_created", "run_started", "step_leased", *released]
+        assert worker.get("/verify")["ok"]
 
 
 class TestOrder:
