@@ -580,7 +580,7 @@ def test_the_engine_does_what_the_model_says(proof: bool) -> None:
         run_state_machine_as_test(
             engine,
             settings=settings(
-                max_examples=2000 if proof else 10,
+                max_examples=200 if proof else 10,
                 stateful_step_count=120 if proof else 90,
                 deadline=None,
                 derandomize=not proof,
