@@ -27,7 +27,7 @@ def test_no_effect_is_executed_twice(tmp_path: Path, proof: bool) -> None:
     if "CI" in os.environ:
         assert PGBOUNCER, "CI has PgBouncer"
         assert COMPILER, "CI has a C compiler"
-    books = Chaos(tmp_path / "chaos", seed=4001, effects=10_000 if proof else 300).run()
+    books = Chaos(tmp_path / "chaos", seed=4001, effects=10_500 if proof else 300).run()
     if proof:
         report.write(ROOT / "tests" / "proof" / "chaos.md", books)
     assert not books.findings, "\n".join(
