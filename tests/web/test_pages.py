@@ -234,7 +234,8 @@ def test_cancelling_needs_a_reason_and_leaves_a_trace(cast: "Cast", visit: Visit
 def test_looking_at_payloads_and_states_is_recorded(story: "Story", visit: Visit) -> None:
     viewer, run = visit(story.house, "viewer"), story.runs["done"]
     addresses = pages(story.house, run)
-    assert "281" not in viewer.get(addresses["runs:event"]).content.decode()
+    # As a number of its own: within an id or a digest it may stand by chance.
+    assert not re.search(r"\b281\b", viewer.get(addresses["runs:event"]).content.decode())
     shown = viewer.get(addresses["runs:payload"])
     fragment = viewer.get(addresses["runs:payload"], headers={"HX-Request": "true"})
     raw = viewer.get(addresses["runs:raw_payload"])
