@@ -81,10 +81,8 @@ class Call:
         data = [None if v is None else encode(v) for encode, v in zip(self._encoders, values, strict=True)]
         try:
             return self._rows(self._execute(data, alias))
-        except PoolTimeout:
-            raise
-        except OperationalError:
-            if not self._reads:
+        except OperationalError as error:
+            if not self._reads or isinstance(error, PoolTimeout):
                 raise
             return self._rows(self._execute(data, alias))
 

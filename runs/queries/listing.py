@@ -83,7 +83,8 @@ def oldest_runs(*, tenant: UUID, filters: RunFilter, after: UUID | None = None, 
     """
     matching = _matching(filters)
     if after is not None:
-        begin = Run.objects.filter(id=after).values_list("created_at", flat=True).first()
+        visible = _matching(RunFilter(agent_id=filters.agent_id, projects=filters.projects))
+        begin = visible.filter(id=after).values_list("created_at", flat=True).first()
         if begin is None:
             message = "There is no such run to go on after."
             raise Invalid(message, fields=(FieldError(path="/after", code="not_found", message=message),))

@@ -2,6 +2,7 @@
 
 import html
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -176,7 +177,10 @@ def test_an_unknown_effect_bars_the_ways_that_need_to_know(cast: "Cast", worker:
     assert "cancelled" in text(operator.post(form, {"action": "cancel", "reason": "enough"}, follow=True))
 
 
-def test_what_needs_a_person_is_counted_and_recovered_in_bulk(cast: "Cast", visit: Visit) -> None:
+def test_what_needs_a_person_is_counted_and_recovered_in_bulk(
+    cast: "Cast", visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runs.ui import recovery
     from tests.runs.driver import Worker
 
     house, operator = cast.home, visit(cast.home, "operator")
@@ -195,6 +199,15 @@ def test_what_needs_a_person_is_counted_and_recovered_in_bulk(cast: "Cast", visi
     assert "message 0" not in text(operator.get(address(house, "attention"), {"workflow": "nightly"}))
     assert "Nothing here needs a person" in text(operator.get(address(house, "attention"), {"kind": "gate"}))
     form = address(house, "recover_many")
+    with monkeypatch.context() as few:
+        few.setattr(recovery, "BULK", 2)
+        preview = text(operator.get(form))
+        assert "1 more match: show the next ones" in preview
+        assert (runs[0] in preview, runs[2] in preview) == (True, False)
+        following = text(operator.get(form, {"after": runs[1]}))
+        assert (runs[0] in following, runs[2] in following) == (False, True)
+    assert operator.get(form, {"after": "x"}).status_code == 404
+    assert operator.get(form, {"after": str(uuid4())}).status_code == 422
     preview = text(operator.get(form, {"workflow": "nightly"}))
     assert "each of the 2 runs" in preview
     assert runs[0] not in preview
