@@ -179,8 +179,32 @@ class HeartbeatIn(Struct, forbid_unknown_fields=True):
     lease_seconds: LeaseSeconds = 30.0
 
 
+class TargetIn(Struct, forbid_unknown_fields=True):
+    """What is acted on, as the agent found it: its version, and its state (any JSON). Another version is another action."""
+
+    version: Text
+    content: Raw = field(default_factory=Raw)
+
+
+class EvidenceIn(Struct, forbid_unknown_fields=True):
+    """What supports an action: an `event` (`seq` of this run, or of `run_id`), an `artifact` (`artifact_id`), or a `fact` (`ref`
+    with its `content`). `observed_at`: when it was so.
+    """
+
+    kind: Literal["event", "artifact", "fact"]
+    seq: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
+    run_id: UUID | None = None
+    artifact_id: UUID | None = None
+    ref: Text | None = None
+    content: Raw = field(default_factory=Raw)
+    observed_at: Moment | None = None
+
+
 class ReserveIn(Struct, forbid_unknown_fields=True):
-    """Ask before a side effect. `business_object` names what it is done to, when the tool's `business_key` does not."""
+    """Ask before a side effect. `business_object` names what it is done to, when the tool's `business_key` does not.
+
+    `explanation`, `target` and `evidence` are shown to whoever decides, when the action needs approval.
+    """
 
     lease: UUID
     epoch: Annotated[int, Meta(ge=1, le=2_147_483_647)]
@@ -189,6 +213,9 @@ class ReserveIn(Struct, forbid_unknown_fields=True):
     input: Raw = field(default_factory=Raw)
     business_object: Text | None = None
     compensates: UUID | None = None
+    explanation: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
+    target: TargetIn | None = None
+    evidence: Annotated[list[EvidenceIn], Meta(max_length=50)] = []
 
 
 class OutcomeIn(Struct, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ Secrets may also come from a file named by `<NAME>_FILE`.
 
 import base64
 import sys
+from email.utils import parseaddr
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,32 @@ def clamd_url(name: str) -> str:
     return url
 
 
+def mail_server(name: str) -> dict[str, Any]:
+    """Django's settings for a mail server; without one, e-mails become files under DATA_DIR."""
+    url = env.str(name, "")
+    parts = urlsplit(url)
+    if not url:
+        return {"BACKEND": "django.core.mail.backends.filebased.EmailBackend", "FILE_PATH": str(DATA_DIR / "mail")}
+    if parts.scheme not in {"smtp", "smtp+tls", "smtps"} or not parts.hostname:
+        raise EnvError(f"{name} must look like smtp+tls://user:password@host:587, smtps://host:465 or smtp://host:25")
+    return {
+        "BACKEND": "django.core.mail.backends.smtp.EmailBackend",
+        "HOST": parts.hostname,
+        "PORT": parts.port or {"smtp": 25, "smtp+tls": 587, "smtps": 465}[parts.scheme],
+        "HOST_USER": unquote(parts.username or ""),
+        "HOST_PASSWORD": unquote(parts.password or ""),
+        "USE_TLS": parts.scheme == "smtp+tls",
+        "USE_SSL": parts.scheme == "smtps",
+    }
+
+
+def mail_address(name: str, default: str) -> str:
+    value: str = env.str(name, default)
+    if "@" not in parseaddr(value)[1] or len(value.splitlines()) != 1:
+        raise EnvError(f"{name} must be an e-mail address, such as Smriti <smriti@example.com>")
+    return value
+
+
 try:
     SECRET_KEY = env.str("SECRET_KEY")
     MASTER_KEY = key_of_32_bytes("MASTER_KEY")
@@ -120,6 +147,10 @@ try:
     OUTBOX_PORTS = frozenset(env.list("OUTBOX_PORTS", [80, 443], subcast=int))  # where requests may go
     # Networks that requests may reach although they are not public, such as 10.1.0.0/16.
     OUTBOX_ALLOW_PRIVATE = tuple(env.list("OUTBOX_ALLOW_PRIVATE", [], subcast=ip_network))
+    WEBHOOK_FAILING_DAYS = at_least_one("WEBHOOK_FAILING_DAYS", 5)  # an endpoint that fails so long is switched off
+    WEBHOOK_KEEP_DAYS = at_least_one("WEBHOOK_KEEP_DAYS", 30)  # what was sent, to be seen and sent again
+    MAIL = mail_server("EMAIL_URL")
+    DEFAULT_FROM_EMAIL = mail_address("EMAIL_FROM", f"Smriti <smriti@{urlsplit(BASE_URL).hostname}>")
     STREAM_HEARTBEAT = env.float("STREAM_HEARTBEAT", 15.0)  # seconds; a quiet stream says so often that it is alive
     STREAMS_PER_TENANT = env.int("STREAMS_PER_TENANT", 5000)  # live streams of a tenant that one process keeps open
     ARTIFACT_STORAGE = artifact_storage()
@@ -148,6 +179,7 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "csp",
+    "guardian",
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
@@ -158,8 +190,14 @@ INSTALLED_APPS = [
     "tenancy",
     "privacy",
     "privacy.vault",
+    "notices",
     "runs",
+    "approvals",
 ]
+# Object permissions stand in tables of the tenant (approvals.PolicyPermission); guardian's own, generic ones are never made.
+MIGRATION_MODULES = {"guardian": None}
+ANONYMOUS_USER_NAME = None
+GUARDIAN_MONKEY_PATCH_USER = GUARDIAN_MONKEY_PATCH_GROUP = False
 
 # Pages only. The API is served without these: it has no sessions, cookies or forms (config.wsgi).
 MIDDLEWARE = [
@@ -225,6 +263,14 @@ SESSION_COOKIE_AGE = 12 * 3600
 CSRF_TRUSTED_ORIGINS = [BASE_URL]
 CSRF_FAILURE_VIEW = "kernel.web.errors.csrf_failure"
 
+# E-mail
+EMAIL_BACKEND = MAIL["BACKEND"]
+EMAIL_FILE_PATH = MAIL.get("FILE_PATH")
+EMAIL_HOST, EMAIL_PORT = MAIL.get("HOST", "localhost"), MAIL.get("PORT", 25)
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = MAIL.get("HOST_USER", ""), MAIL.get("HOST_PASSWORD", "")
+EMAIL_USE_TLS, EMAIL_USE_SSL = MAIL.get("USE_TLS", False), MAIL.get("USE_SSL", False)
+EMAIL_TIMEOUT = OUTBOX_SEND_SECONDS
+
 # Transport and content
 SECURE_SSL_REDIRECT = False  # the proxy in front does it
 SECURE_HSTS_SECONDS = 31_536_000 if SECURE else 0
@@ -234,6 +280,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 SILENCED_SYSTEM_CHECKS = [
     "security.W008",  # the proxy in front redirects to https
+    "guardian.W001",  # object permissions are judged by the database (approvals_judge), not by a backend
     "auth.W004",  # e-mails are unique without regard to case, by an index the check does not see
 ]
 CONTENT_SECURITY_POLICY = {
@@ -295,8 +342,10 @@ CELERY_BEAT_SCHEDULE = {
     "runs.sweep": {"task": "runs.sweep", "schedule": 1.0},
     "runs.send_probes": {"task": "runs.send_probes", "schedule": 1.0},
     "runs.fire_schedules": {"task": "runs.fire_schedules", "schedule": 1.0},
+    "approvals.sweep": {"task": "approvals.sweep", "schedule": 1.0},
     "outbox.dispatch": {"task": "outbox.dispatch", "schedule": 1.0},
     "outbox.purge": {"task": "outbox.purge", "schedule": 60.0},
+    "notices.purge": {"task": "notices.purge", "schedule": 3600.0},
     "audit.seal_all": {"task": "audit.seal_all", "schedule": 5.0},
     "runs.count_metrics": {"task": "runs.count_metrics", "schedule": 10.0},
     "runs.anchor_heads": {"task": "runs.anchor_heads", "schedule": 300.0},

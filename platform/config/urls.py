@@ -2,14 +2,23 @@
 
 from django.urls import include, path
 
+from approvals.ui.base import nav_count
 from config import health, metrics
 from kernel.web import door, navigation
-from runs.ui.attention import nav_counts
+from kernel.web.door import Visitor
+from runs.ui import attention
 from tenancy.ui.door import enter
 from tenancy.ui.urls import account_urlpatterns
 
 door.install(enter)
-navigation.install(nav_counts)
+
+
+def _nav_counts(visitor: Visitor) -> dict[str, int]:
+    waiting = {"approvals": nav_count(visitor)} if visitor.may("approvals:read") else {}
+    return {**attention.nav_counts(visitor), **waiting}
+
+
+navigation.install(_nav_counts)
 
 urlpatterns = [
     path("healthz", health.healthz),
@@ -19,10 +28,14 @@ urlpatterns = [
     path("api/v1/", include("runs.api.urls")),
     path("api/v1/", include("tenancy.api.urls")),
     path("api/v1/", include("audit.api.urls")),
+    path("api/v1/", include("approvals.api.urls")),
+    path("api/v1/", include("notices.api.urls")),
     path("", include("kernel.web.urls")),
     path("", include("tenancy.ui.urls")),
     path("", include("runs.ui.urls")),
+    path("", include("approvals.ui.urls")),
     path("", include("audit.ui.urls")),
+    path("", include("notices.ui.urls")),
     *account_urlpatterns,
 ]
 

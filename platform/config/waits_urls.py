@@ -9,6 +9,7 @@ urlpatterns = [
     path("readyz", health.readyz),
     path("", include("runs.api.waits")),
     path("", include("runs.api.streams")),
+    path("", include("approvals.api.waits")),
 ]
 
 handler404 = "kernel.rest.problems.not_found"

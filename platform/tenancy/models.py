@@ -94,10 +94,11 @@ class Member(TenantModel):
 
 
 class Agent(TenantModel):
-    """A registered program. Its versions are recorded on the runs that they execute."""
+    """A registered program. Its versions are recorded on the runs that they execute. `owner_id`: the member it acts for."""
 
     slug = models.SlugField(max_length=60, db_index=False)
     name = models.CharField(max_length=120)
+    owner_id = models.UUIDField(null=True)
     created_at = models.DateTimeField()
 
     class Meta:
@@ -108,6 +109,7 @@ class ApiKey(TenantModel):
     """A credential of an agent or service. The secret is stored only as a keyed digest and shown once.
 
     `version` grows with every change of what the key may do, so that a cached copy is refused by the database at once.
+    `issued_by` is the member behind it, who issued it or the key that issued it.
     """
 
     prefix = models.CharField(max_length=12)
@@ -119,6 +121,7 @@ class ApiKey(TenantModel):
     version = models.IntegerField(default=1)
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=160)
+    issued_by = models.UUIDField(null=True)
     expires_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
     last_used_at = models.DateTimeField(null=True)

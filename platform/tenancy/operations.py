@@ -24,7 +24,19 @@ _SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 MAX_NAME: Final = 120
 MAX_OVERLAP: Final = timedelta(days=30)
 # What reaches beyond any one agent or project, and is therefore not for a key that is bound to one.
-TENANT_WIDE: Final = frozenset({"members:write", "keys:write", "projects:write", "tools:write"})
+# Agents neither decide nor edit policies.
+TENANT_WIDE: Final = frozenset(
+    {
+        "members:write",
+        "keys:write",
+        "projects:write",
+        "tools:write",
+        "approvals:decide",
+        "policies:write",
+        "webhooks:read",
+        "webhooks:write",
+    }  # fmt: skip
+)
 
 
 class SlugTaken(DomainError):
@@ -107,8 +119,13 @@ def create_project(*, tenant: UUID, slug: str, name: str, actor: Actor, now: dat
     return row
 
 
-def register_agent(*, tenant: UUID, slug: str, name: str, actor: Actor, now: datetime) -> Agent:
-    row = Agent(slug=_slug(slug), name=_name(name), created_at=now)
+def register_agent(
+    *, tenant: UUID, slug: str, name: str, actor: Actor, now: datetime, owner_id: UUID | None = None
+) -> Agent:
+    """A program. `owner_id`: the member it acts for, who does not approve what it asks for."""
+    if owner_id is not None and not Member.objects.filter(id=owner_id).exists():
+        raise _invalid("owner_id", "There is no such member.")
+    row = Agent(slug=_slug(slug), name=_name(name), owner_id=owner_id, created_at=now)
     with _unique(SlugTaken, f"There is an agent {slug!r} already."):
         row.save(force_insert=True)
     _record(tenant, actor, "agent.registered", "agent", row.id, {"slug": slug, "name": row.name}, now)
@@ -193,6 +210,7 @@ def issue_key(
         project_ids=None if project_ids is None else sorted(set(project_ids)),
         created_at=now,
         created_by=actor.label,
+        issued_by=_behind(actor),
         expires_at=expires_at,
     )
     row.save(force_insert=True)
@@ -233,6 +251,7 @@ def rotate_key(
         project_ids=old.project_ids,
         created_at=now,
         created_by=actor.label,
+        issued_by=old.issued_by or _behind(actor),
         expires_at=old.expires_at,
     )
     new.save(force_insert=True)
@@ -254,6 +273,14 @@ def revoke_key(*, tenant: UUID, key_id: UUID, actor: Actor, now: datetime) -> Ap
         row.save(update_fields=["revoked_at", "version"])
         _record(tenant, actor, "key.revoked", "key", row.id, {"name": row.name, "prefix": row.prefix}, now)
     return row
+
+
+def _behind(actor: Actor) -> UUID | None:
+    """The member behind an actor."""
+    if actor.kind == "member":
+        return actor.id
+    found: UUID | None = ApiKey.objects.filter(id=actor.id).values_list("issued_by", flat=True).first()
+    return found
 
 
 def _grantable(actions: Collection[str], within: Collection[str] | None) -> None:

@@ -33,18 +33,32 @@ SCOPES: Final = (
     "metrics:read",
     "artifacts:read",
     "artifacts:write",
+    "approvals:read",
+    "approvals:decide",
+    "policies:write",
+    "webhooks:read",
+    "webhooks:write",
 )
 
 _READ: Final = frozenset(
-    {"runs:read", "projects:read", "members:read", "tools:read", "schedules:read", "metrics:read", "artifacts:read"}
+    {
+        "runs:read",
+        "projects:read",
+        "members:read",
+        "tools:read",
+        "schedules:read",
+        "metrics:read",
+        "artifacts:read",
+        "approvals:read",
+    }
 )
 ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
     Role.OWNER: frozenset(SCOPES),
     Role.ADMIN: frozenset(SCOPES),
     Role.OPERATOR: _READ | {"runs:operate", "schedules:write", "artifacts:write"},
-    Role.APPROVER: _READ,
+    Role.APPROVER: _READ | {"approvals:decide"},
     Role.COMPLIANCE: _READ | {"audit:read"},
-    Role.AUDITOR: _READ | {"audit:read", "keys:read"},
+    Role.AUDITOR: _READ | {"audit:read", "keys:read", "webhooks:read"},
     Role.VIEWER: _READ,
 }
 

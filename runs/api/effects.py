@@ -18,12 +18,13 @@ from privacy.operations import SubjectErased
 from runs import operations, queries
 from runs.api.answers import CommitAnswer
 from runs.api.hot import commit_answer, hot, json_answer, whole_body
-from runs.operations.effects import InvalidReservation
+from runs.operations.actions import InvalidReservation
 from runs.operations.refusals import (
     ContradictingEvidence,
     EffectNotHeld,
     EffectNotUnknown,
     GateDecided,
+    GateGoverned,
     LeaseExpired,
     RunFinished,
     StaleEpoch,
@@ -82,6 +83,8 @@ class DecisionAnswer(Struct):
     gate: UUID | UnsetType = UNSET
     expires_at: str | UnsetType | None = UNSET
     rule: str | UnsetType = UNSET
+    policy: str | UnsetType = UNSET
+    amended: bool | UnsetType = UNSET
     limit: Any = UNSET
     currency: str | UnsetType = UNSET
 
@@ -318,7 +321,11 @@ class GatesView(ApiView):
 
 class SatisfyView(ApiView):
     @endpoint(
-        summary="Satisfy a gate", scope="runs:operate", body=DecisionIn, answer=GateDecision, problems=(GateDecided,)
+        summary="Satisfy a gate",
+        scope="runs:operate",
+        body=DecisionIn,
+        answer=GateDecision,
+        problems=(GateDecided, GateGoverned),
     )
     def post(self, call: Context, gate_id: UUID) -> Any:
         """Mint the grant that lets exactly this action execute once."""
@@ -327,7 +334,11 @@ class SatisfyView(ApiView):
 
 class RefuseView(ApiView):
     @endpoint(
-        summary="Refuse a gate", scope="runs:operate", body=DecisionIn, answer=GateDecision, problems=(GateDecided,)
+        summary="Refuse a gate",
+        scope="runs:operate",
+        body=DecisionIn,
+        answer=GateDecision,
+        problems=(GateDecided, GateGoverned),
     )
     def post(self, call: Context, gate_id: UUID) -> Any:
         """The step goes on and is told that the effect is denied."""

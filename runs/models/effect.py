@@ -13,7 +13,8 @@ from runs.states import EFFECT_MOVES
 class Effect(TenantModel):
     """One external side effect. `lease_id` and `epoch` are the holder's: the only ones under which `execute` is replayed.
 
-    `amount` was taken from the tool's limits on `counted_on`, until it is certain that nothing happened.
+    `amount` was taken from the tool's limits on `counted_on`, until it is certain that nothing happened. When people changed
+    what is to be done, `amended_seq` is the event with the input that takes the place of the one whose digest is `amended_from`.
     """
 
     run_id = models.UUIDField()
@@ -31,6 +32,8 @@ class Effect(TenantModel):
     rule = models.CharField(max_length=64, null=True)
     input_digest = models.BinaryField()
     input_seq = models.BigIntegerField()
+    amended_seq = models.BigIntegerField(null=True)
+    amended_from = models.BinaryField(null=True)
     outcome_seq = models.BigIntegerField(null=True)
     amount = models.DecimalField(max_digits=18, decimal_places=6, null=True)
     currency = models.CharField(max_length=3, null=True)
@@ -117,7 +120,10 @@ class Evidence(TenantModel):
 
 
 class Gate(TenantModel):
-    """What must be satisfied before an effect goes on. `action_digest` is what exactly is asked for."""
+    """What must be satisfied before an effect goes on. `action_digest` is what exactly is asked for.
+
+    A `governed` gate is decided by the app that installed the policy, by nobody else.
+    """
 
     run_id = models.UUIDField()
     step_id = models.UUIDField()
@@ -129,6 +135,7 @@ class Gate(TenantModel):
     expires_at = models.DateTimeField(null=True)
     decided_at = models.DateTimeField(null=True)
     decided_by = models.UUIDField(null=True)
+    governed = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [

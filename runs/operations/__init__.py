@@ -11,9 +11,10 @@ from runs.operations.care import reconcile_objects, scan_artifact, sweep_artifac
 from runs.operations.commit import Committed, commit
 from runs.operations.control import Action, anchor_heads, cancel_run, recover_run, recover_runs, sweep
 from runs.operations.create import Created, create_run
-from runs.operations.effects import GRANT_SECONDS, Decided, Reconciled, decide_gate, reconcile, renew_gate, reserve
+from runs.operations.effects import Decided, Reconciled, reconcile, reserve
 from runs.operations.feed import advance_feed, feed_hint, log_hint
 from runs.operations.fork import Forked, fork_run
+from runs.operations.gates import GRANT_SECONDS, decide_gate, renew_gate
 from runs.operations.lease import Claimed, Kept, claim, heartbeat
 from runs.operations.metrics import count_metrics, count_tenant, recount
 from runs.operations.probes import send_probes

@@ -5,10 +5,8 @@ function decides, under the run's lock and the key's unique index; what is compu
 goes into it as arguments.
 """
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,20 +15,19 @@ from django.db import connection
 from msgspec import Raw
 
 from audit import operations as audit_ops
-from kernel import codec as json
 from kernel import context, hints, ids
 from kernel.actor import Actor
-from kernel.errors import DomainError, FieldError, Invalid, NotFound
+from kernel.errors import NotFound
 from privacy import guard, keys
-from privacy.codec import Sealed
 from runs import ports, sealing
-from runs import registry as rules
-from runs.models import Attempt, Effect, Gate, Grant
+from runs.models import Attempt, Effect, Grant
+from runs.operations import actions
+from runs.operations.actions import Call, invalid
 from runs.operations.feed import tell_grown, tell_grown_at_commit
 from runs.operations.lease import work_hint
-from runs.operations.refusals import refusal
-from runs.ports import ProposedAction
-from runs.queries import ledger, registry
+from runs.operations.refusals import loaded, refusal
+from runs.ports import Denied, ProposedAction, Requirement, Supporting
+from runs.queries import ledger
 from runs.queries.ledger import EvidenceRow
 from runs.registry import ToolVersion
 from runs.sealing import RunKey
@@ -40,29 +37,18 @@ from tenancy.queries import Principal
 # The decision, and everything that follows from it.
 RESERVE: Final = """
 select * from runs_reserve(%s, %s, %s, %s, %s::uuid[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s, %s::jsonb,
-                           %s, %s, %s::jsonb, %s, %s)"""
+                           %s, %s, %s::jsonb, %s, %s, %s)"""
 RECONCILE: Final = """
 select * from runs_reconcile(%s, %s, %s::uuid[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"""
-DECIDE_GATE: Final = "select * from runs_decide_gate(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
-
-RENEW_GATE: Final = "select * from runs_renew_gate(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb)"
-
-GRANT_SECONDS: Final = 24 * 3600.0
 _TRIES: Final = 8
-
-
-class InvalidReservation(DomainError):
-    code = "invalid_reservation"
-    status = 422
-    title = "This reservation does not fit"
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
     """The answer to a reservation. `key` is what to pass to the external service; `detail` what belongs to the decision.
 
-    `input` is set for a compensation: what to call its tool with. `result` has the members `output` and `external_id` of what was
-    done already, as JSON; None when there is none that this key may see.
+    `input` is set for a compensation and for an action that people amended: what to call the tool with. `result` has the members
+    `output` and `external_id` of what was done already, as JSON; None when there is none that this key may see.
     """
 
     decision: str
@@ -79,20 +65,6 @@ class Decided:
 class Reconciled:
     effect_id: UUID
     status: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A reservation with everything that can be computed before the run is locked."""
-
-    tool: ToolVersion
-    input: bytes
-    business_object: str
-    amount: tuple[Decimal, str] | None
-    key: str
-    arguments: Any
-    canonical: bytes
-    compensates: UUID | None
 
 
 def reserve(
@@ -112,7 +84,7 @@ def reserve(
     RunFinished, IdempotencyKeyReused, CredentialRefused, SubjectErased.
     """
     if (request.tool is None) == (request.compensates is None):
-        raise _invalid("tool", "Name either a tool, or the effect that this compensates.")
+        raise invalid("tool", "Name either a tool, or the effect that this compensates.")
     guard.inspect(body)
     idempotency = keys.keyed_digest(tenant=tenant, label=b"decision", value=idempotency_key)
     subject_changed = False
@@ -121,16 +93,22 @@ def reserve(
         with context.tenant_scope(tenant):
             step = _step_of(run_id, request)
             call = (
-                _compensation(tenant, principal, request)
+                actions.compensating(tenant, principal, request)
                 if request.compensates
-                else _call(tenant, request, run_id, step)
+                else actions.called(tenant, request, run_id, step)
             )
-            effect_id = _live_effect(call.key) or ids.uuid7()
+            asked = actions.request_digest(request, call)
+            live = Effect.objects.filter(key=call.key).exclude(status="cancelled").first()
+            sent = call.canonical
+            call, amended = _as_amended(tenant, call, live)
+            effect_id = ids.uuid7() if live is None else live.id
             code, decision, effect, detail = _reserve(
-                tenant, principal, run_id, run, request, call, effect_id, idempotency
+                tenant, principal, run_id, run, request, call, effect_id, idempotency, asked, amended
             )
             if code == "ok":
-                decided = _decided(tenant, principal, request, call, decision, effect, detail or {})
+                decided = _decided(
+                    tenant, principal, request, call, decision, effect, detail or {}, call.canonical != sent
+                )
                 break
         if code == "subject_changed" and not subject_changed:
             subject_changed = True
@@ -160,11 +138,11 @@ def reconcile(
     Raises NotFound, EffectNotUnknown, EffectNotHeld, TooEarly, ContradictingEvidence, StaleEpoch, InvalidReservation.
     """
     if (request.lease is None) != (request.epoch is None):
-        raise _invalid("epoch", "A lease is presented with its epoch.")
+        raise invalid("epoch", "A lease is presented with its epoch.")
     if request.lease is None and request.reason is None:
-        raise _invalid("reason", "Without a lease an operator decides, and says why.")
+        raise invalid("reason", "Without a lease an operator decides, and says why.")
     if request.result == "succeeded" and request.error is not None:
-        raise _invalid("error", "What succeeded has no error.")
+        raise invalid("error", "What succeeded has no error.")
     failure = "transient" if request.error is None else request.error.class_
     members = {
         "output": request.output, "external_id": _json(request.external_id), "evidence": request.evidence,
@@ -222,109 +200,8 @@ def settle_unknown(
             tell_grown_at_commit(tenant, row.run_id)
             return Reconciled(effect_id, status)
         if code != "moved":
-            raise refusal(code, run_id=row.run_id, detail=_loaded(detail))
+            raise refusal(code, run_id=row.run_id, detail=loaded(detail))
     raise AssertionError("an effect that never stands still")
-
-
-def decide_gate(
-    *, tenant: UUID, principal: Principal, gate_id: UUID, satisfied: bool, reason: str, actor: Actor, now: datetime
-) -> UUID | None:
-    """Satisfy or refuse an open gate; the grant. The caller holds the tenant scope. Raises NotFound, GateDecided."""
-    gate = _visible_gate(principal, gate_id)
-    sealed, labels = _seal_decision(tenant, gate, gate_id, reason)
-    with connection.cursor() as cursor:
-        cursor.execute(DECIDE_GATE, [
-            tenant, gate_id, gate.run_id, satisfied, GRANT_SECONDS, actor.kind, actor.id, sealed.blob, sealed.commitment,
-            labels,
-        ])  # fmt: skip
-        code, grant, detail = cursor.fetchone()
-    if code != "ok":
-        raise refusal(code, run_id=gate.run_id, detail=_loaded(detail))
-    audit_ops.record(
-        tenant=tenant, actor=actor, action="gate.satisfied" if satisfied else "gate.refused", target_kind="gate", target_id=gate_id,
-        content={"reason": reason, "effect": str(gate.effect_id), "digest": bytes(gate.action_digest).hex()}, now=now,
-    )  # fmt: skip
-    hints.publish(work_hint(tenant))
-    tell_grown_at_commit(tenant, gate.run_id)
-    granted: UUID | None = grant
-    return granted
-
-
-def renew_gate(*, tenant: UUID, principal: Principal, gate_id: UUID, reason: str, actor: Actor, now: datetime) -> UUID:
-    """Open a gate that lapsed anew; the new gate. The caller holds the tenant scope. Raises NotFound, GateDecided."""
-    gate = _visible_gate(principal, gate_id)
-    new = ids.uuid7()
-    sealed, labels = _seal_decision(tenant, gate, new, reason)
-    with connection.cursor() as cursor:
-        cursor.execute(RENEW_GATE, [
-            tenant, gate_id, gate.run_id, new, ports.GATE_SECONDS, actor.kind, actor.id, sealed.blob, sealed.commitment, labels,
-        ])  # fmt: skip
-        code, detail = cursor.fetchone()
-    if code != "ok":
-        raise refusal(code, run_id=gate.run_id, detail=_loaded(detail))
-    audit_ops.record(
-        tenant=tenant, actor=actor, action="gate.renewed", target_kind="gate", target_id=new,
-        content={"reason": reason, "effect": str(gate.effect_id), "lapsed": str(gate_id)}, now=now,
-    )  # fmt: skip
-    return new
-
-
-def _visible_gate(principal: Principal, gate_id: UUID) -> Gate:
-    gate: Gate | None = Gate.objects.filter(id=gate_id, run_id__in=ledger.visible_runs(principal).values("id")).first()
-    if gate is None:
-        raise NotFound("There is no such gate.")
-    return gate
-
-
-def _seal_decision(tenant: UUID, gate: Gate, gate_id: UUID, reason: str) -> tuple[Sealed, str]:
-    """The event of what a person did to a gate, and its labels as JSON."""
-    text = sealing.members(reason=_json(reason))
-    guard.inspect(text)
-    run = sealing.run_key_in_scope(run_id=gate.run_id)
-    labels = {"effect": str(gate.effect_id), "gate": str(gate_id), "rule": gate.rule}
-    key = keys.data_key(tenant=tenant, key_id=run.data_key_id)
-    return sealing.seal_event(key, gate.run_id, text, labels=labels), msgspec.json.encode(labels).decode()
-
-
-def _call(tenant: UUID, request: ReserveIn, run_id: UUID, step: UUID) -> _Call:
-    assert request.tool is not None
-    tool = registry.tool_version(tenant=tenant, name=request.tool, version=request.tool_version)
-    body = bytes(request.input) or b"{}"
-    business_object = rules.business_object(tool, body, request.business_object)
-    place = {"step": [str(run_id), str(step)], "run": [str(run_id)], "tenant": []}[tool.scope]
-    return _checked(tenant, tool, body, business_object, [tool.scope, tool.name, *place, business_object], None)
-
-
-def _compensation(tenant: UUID, principal: Principal, request: ReserveIn) -> _Call:
-    """The call that undoes an effect: by its tool's definition, from what was sent and what came back."""
-    if bytes(request.input) or request.business_object or request.tool_version:
-        raise _invalid("input", "What a compensation is called with follows from the effect.")
-    original = Effect.objects.filter(
-        id=request.compensates, run_id__in=ledger.visible_runs(principal).values("id")
-    ).first()
-    done = None if original is None else ledger.tool_of_in_scope(tenant=tenant, tool_id=original.tool_id)
-    if original is None or done is None or done.compensation is None or original.outcome_seq is None:
-        raise _invalid("compensates", "There is no such effect that could be compensated.")
-    tool = registry.tool_version(tenant=tenant, name=done.compensation.tool, version=done.compensation.version)
-    sent = ledger.payload_member(tenant=tenant, run_id=original.run_id, seq=original.input_seq, name="input")
-    answer = ledger.payload_member(tenant=tenant, run_id=original.run_id, seq=original.outcome_seq, name="output")
-    body = rules.compensation_input(done, sent or b"{}", answer or b"null")
-    business_object = f"compensates:{original.id}"
-    return _checked(tenant, tool, body, business_object, ["compensation", tool.name, business_object], original.id)
-
-
-def _checked(
-    tenant: UUID, tool: ToolVersion, body: bytes, business_object: str, identity: list[str], compensates: UUID | None
-) -> _Call:
-    errors = registry.validate_input(tool, body)
-    if errors:
-        raise Invalid(f"The input does not fit tool {tool.name!r}.", fields=tuple(errors))
-    key = keys.keyed_digest(tenant=tenant, label=b"effect", value=msgspec.json.encode(identity).decode())
-    arguments = json.decode(body, max_bytes=len(body))
-    return _Call(
-        tool=tool, input=body, business_object=business_object, amount=rules.amount_of(tool, body), key=f"smr-{key[:20].hex()}",
-        arguments=arguments, canonical=json.canonical(arguments), compensates=compensates,
-    )  # fmt: skip
 
 
 def _reserve(
@@ -333,9 +210,11 @@ def _reserve(
     run_id: UUID,
     run: RunKey,
     request: ReserveIn,
-    call: _Call,
+    call: Call,
     effect_id: UUID,
     idempotency: bytes,
+    asked: bytes,
+    amended: int | None,
 ) -> tuple[str, str, UUID, dict[str, Any] | None]:
     """Ask the policy, then the database; once more when a grant must be confirmed before it is used."""
     tool = call.tool
@@ -343,7 +222,11 @@ def _reserve(
     action = ProposedAction(
         tool=tool, arguments=call.canonical, business_object=call.business_object, amount=amount, currency=currency, run_id=run_id,
         effect_id=effect_id, requester=principal.id, agent_id=principal.agent_id,
-        digest=_action_digest(tenant, principal, run_id, call),
+        digest=actions.action_digest(
+            tenant=tenant, requester=principal.agent_id or principal.id, run_id=run_id, call=call,
+            target_version=None if request.target is None else request.target.version,
+        ),
+        supporting=Supporting(request.explanation, request.target, tuple(request.evidence)),
     )  # fmt: skip
     policy = ports.gate_policy()
     required = policy.decide(tenant=tenant, action=action)
@@ -355,25 +238,34 @@ def _reserve(
         "probed": tool.reconcile.probe_url is not None, "execute_seconds": tool.execute_seconds,
         "settle_seconds": tool.reconcile.settle_seconds, "give_up_seconds": tool.reconcile.give_up_seconds,
     }  # fmt: skip
-    gate = None if required is None else _json({"rule": required.rule, "seconds": required.seconds})
+    gate = None
+    if isinstance(required, Denied):
+        gate = _json({"deny": required.rule})
+    elif required is not None:
+        gate = _json({"rule": required.rule, "seconds": required.seconds})
     projects = None if principal.project_ids is None else list(principal.project_ids)
     confirmed: UUID | None = None
     while True:
         with connection.cursor() as cursor:
             cursor.execute(RESERVE, [
                 tenant, principal.id, principal.version, principal.agent_id, projects, run_id, run.data_key_id, run.key_epoch,
-                request.lease, request.epoch, idempotency, _request_digest(request, call), effect_id, call.key,
+                request.lease, request.epoch, idempotency, asked, effect_id, call.key,
                 msgspec.json.encode(what).decode(),
-                keys.keyed_digest(tenant=tenant, label=b"effect-input", value=call.canonical.decode()), action.digest,
+                actions.input_digest(tenant, call), action.digest,
                 sealed.blob, sealed.commitment, msgspec.json.encode(labels).decode(), amount, currency,
-                None if gate is None else gate.decode(), confirmed, call.compensates,
+                None if gate is None else gate.decode(), confirmed, call.compensates, amended,
             ])  # fmt: skip
             code, decision, effect, detail = cursor.fetchone()
-        detail = _loaded(detail)
+        detail = loaded(detail)
+        if code == "ok" and decision == "await_approval" and isinstance(required, Requirement):
+            policy.opened(tenant=tenant, gate_id=UUID(detail["gate"]), action=action, required=required)
         if code != "confirm":
             return code, decision, effect, detail
         confirmed = UUID(detail["grant"])
-        if not policy.revalidate(tenant=tenant, action=action, gate_id=UUID(detail["gate"]), grant_id=confirmed):
+        if (
+            policy.revalidate(tenant=tenant, action=action, gate_id=UUID(detail["gate"]), grant_id=confirmed)
+            is not None
+        ):
             # What was approved no longer stands: the next look finds no grant, and opens a gate.
             Grant.objects.filter(id=confirmed, status="unused").update(status="revoked")
 
@@ -382,10 +274,11 @@ def _decided(
     tenant: UUID,
     principal: Principal,
     request: ReserveIn,
-    call: _Call,
+    call: Call,
     decision: str,
     effect_id: UUID,
     detail: dict[str, Any],
+    amended: bool,
 ) -> Decided:
     result: dict[str, Raw] | None = None
     evidence: tuple[EvidenceRow, ...] = ()
@@ -394,10 +287,13 @@ def _decided(
     elif decision == "reconcile":
         detail = detail | {"hint": call.tool.reconcile.hint}
         evidence = tuple(ledger.evidence_of(tenant=tenant, effect_id=effect_id))
+    if amended:
+        detail = detail | {"amended": True}
+    given = (decision == "execute" and amended) or call.compensates is not None
     shown = {name: value for name, value in detail.items() if name not in ("outcome_seq", "project_id")}
     return Decided(
         decision=decision, effect_id=effect_id, key=call.key, tool=call.tool, detail=shown,
-        input=call.input if call.compensates else None, result=result, evidence=evidence,
+        input=call.input if given else None, result=result, evidence=evidence,
     )  # fmt: skip
 
 
@@ -411,29 +307,6 @@ def _result(tenant: UUID, principal: Principal, detail: dict[str, Any]) -> dict[
         for name in ("output", "external_id")
     }
     return {name: Raw(value) for name, value in found.items() if value is not None}
-
-
-def _action_digest(tenant: UUID, principal: Principal, run_id: UUID, call: _Call) -> bytes:
-    """SHA-256 over "smriti:action:v1\\0" and the canonical JSON of what exactly is asked for, by whom and where."""
-    what = {
-        "arguments": call.arguments,
-        "requester": str(principal.agent_id or principal.id),
-        "run": str(run_id), "target": call.business_object, "tenant": str(tenant), "tool": call.tool.name,
-        "tool_version": call.tool.version,
-    }  # fmt: skip
-    return hashlib.sha256(b"smriti:action:v1\0" + json.canonical(what)).digest()
-
-
-def _request_digest(request: ReserveIn, call: _Call) -> bytes:
-    """What an idempotency key of a reservation stands for."""
-    what = [
-        request.tool,
-        request.tool_version,
-        request.business_object,
-        str(request.compensates),
-        call.canonical.decode(),
-    ]
-    return hashlib.sha256(msgspec.json.encode(what)).digest()
 
 
 def _limits(tool: ToolVersion) -> dict[str, Any] | None:
@@ -450,20 +323,18 @@ def _step_of(run_id: UUID, request: ReserveIn) -> UUID:
     return step
 
 
-def _live_effect(key: str) -> UUID | None:
-    found: UUID | None = Effect.objects.filter(key=key).exclude(status="cancelled").values_list("id", flat=True).first()
-    return found
+def _as_amended(tenant: UUID, call: Call, live: Effect | None) -> tuple[Call, int | None]:
+    """The call with the input that people put in the place of this one, and the event with it."""
+    if (
+        live is None
+        or live.amended_seq is None
+        or bytes(live.amended_from or b"") != actions.input_digest(tenant, call)
+    ):
+        return call, None
+    body = ledger.payload_member(tenant=tenant, run_id=live.run_id, seq=live.amended_seq, name="input")
+    assert body is not None, "an amendment carries its input"
+    return actions.amended(tenant, call.tool, call.key, call.business_object, body), live.amended_seq
 
 
 def _json(value: object) -> bytes | None:
     return None if value is None else msgspec.json.encode(value)
-
-
-def _loaded(detail: Any) -> Any:
-    return msgspec.json.decode(detail) if isinstance(detail, str | bytes) else detail
-
-
-def _invalid(path: str, message: str) -> InvalidReservation:
-    return InvalidReservation(
-        message, fields=(FieldError(path=f"/{path}", code="invalid_reservation", message=message),)
-    )

@@ -3,6 +3,8 @@
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from kernel.errors import DomainError, IdempotencyKeyReused, NotFound
 from privacy.operations import SubjectErased
 from runs.patch import PatchConflict
@@ -95,6 +97,14 @@ class GateDecided(DomainError):
     title = "This gate is decided"
 
 
+class GateGoverned(DomainError):
+    """A policy governs this gate: whoever its request names decides, and nobody else."""
+
+    code = "gate_is_governed"
+    status = 409
+    title = "This gate is decided by its approval request"
+
+
 class NotInDeadLetter(DomainError):
     code = "not_in_dead_letter"
     status = 409
@@ -105,6 +115,11 @@ class UnknownChild(DomainError):
     code = "unknown_child"
     status = 422
     title = "There is no such child run"
+
+
+def loaded(detail: Any) -> Any:
+    """What a function answered beside its code, whether the driver has read it as JSON or not."""
+    return msgspec.json.decode(detail) if isinstance(detail, str | bytes) else detail
 
 
 def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) -> DomainError:
@@ -160,6 +175,8 @@ def refusal(code: str, *, run_id: UUID | None, detail: dict[str, Any] | None) ->
             return ContradictingEvidence("An operator must look at it.", extra=extra)
         case "gate_decided":
             return GateDecided(f"It is {extra.get('gate_status')}.", extra=extra)
+        case "gate_is_governed":
+            return GateGoverned("Decide its request.", hint="GET /api/v1/approvals/requests?gate=…", extra=extra)
         case "not_in_dead_letter":
             return NotInDeadLetter(f"It is {extra.get('run_status')}.", extra=extra)
         case "steps_left":

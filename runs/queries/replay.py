@@ -125,7 +125,7 @@ class _Machine:
                 self._ready(step)
             case "lease_lost" | "step_woken":
                 self._ready(step)
-            case "gate_satisfied" | "gate_refused" if step.status == "waiting":
+            case "gate_satisfied" | "gate_refused" | "gate_withdrawn" if step.status == "waiting":
                 self._ready(step)
 
     def _run(self, kind: str, labels: dict[str, str]) -> None:

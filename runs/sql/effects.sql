@@ -233,13 +233,14 @@ begin
 end $$;
 
 -- Judges a reservation and commits what follows from it. `p_effect` is the id of the live effect with this key, or a new one.
--- `p_tool`: {id, name, limits, retry, probed, execute_seconds, settle_seconds, give_up_seconds}. `p_gate`: {rule, seconds} when the action needs a grant, which is
--- used only when the caller's policy has confirmed it (`p_confirmed`). The caller holds the tenant scope.
+-- `p_tool`: {id, name, limits, retry, probed, execute_seconds, settle_seconds, give_up_seconds}. `p_gate`: {rule, seconds} when the action needs
+-- a grant, which is used only when the caller's policy has confirmed it (`p_confirmed`); {deny} when the policy forbids it. `p_amended`: the
+-- event whose input was put in the place of the one that was sent. The caller holds the tenant scope.
 create function runs_reserve(
     p_tenant uuid, p_key uuid, p_key_version integer, p_agent uuid, p_projects uuid[], p_run uuid, p_data_key uuid, p_key_epoch integer,
     p_lease uuid, p_epoch integer, p_idempotency bytea, p_request bytea, p_effect uuid, p_effect_key text, p_tool jsonb,
     p_input_digest bytea, p_action_digest bytea, p_payload bytea, p_commitment bytea, p_labels jsonb, p_amount numeric, p_currency text,
-    p_gate jsonb, p_confirmed uuid, p_compensates uuid,
+    p_gate jsonb, p_confirmed uuid, p_compensates uuid, p_amended bigint,
     out code text, out decision text, out effect uuid, out detail jsonb
 ) language plpgsql as $$
 declare
@@ -299,7 +300,11 @@ begin
         on conflict (tenant_id, key) where status <> 'cancelled' do nothing;
         v_new := found;
     end loop;
-    if e.id <> p_effect then code := 'moved'; effect := e.id; return; end if;
+    -- Another effect has the key by now, or people amended this one since the caller looked.
+    if e.id <> p_effect or e.amended_seq is not null and (case when p_amended is null then e.amended_from = p_input_digest
+                                                               else e.amended_seq <> p_amended end) then
+        code := 'moved'; effect := e.id; return;
+    end if;
     effect := e.id;
     -- The key's row may have been waited for. And when it is the same call again, its answer was lost: what is left of it.
     v_at := clock_timestamp();
@@ -349,6 +354,9 @@ begin
             v_rule := 'nothing_to_compensate';
         end if;
     end if;
+    if v_go and v_rule is null and p_gate ? 'deny' then
+        v_rule := 'policy_denied'; detail := jsonb_build_object('policy', p_gate ->> 'deny');
+    end if;
     if v_go and v_rule is null and p_gate is not null then
         select x.id, x.gate_id into g from runs_grant x
         where x.tenant_id = p_tenant and x.effect_id = e.id and x.status = 'unused' and x.action_digest = p_action_digest
@@ -387,10 +395,12 @@ begin
         r.last_seq := r.last_seq + 1;
         update runs_effect set run_id = p_run, step_id = v_step, project_id = r.project_id, input_digest = p_input_digest,
             input_seq = r.last_seq, amount = p_amount, currency = p_currency, tool_id = (p_tool ->> 'id')::uuid,
-            retry = p_tool -> 'retry', probed = (p_tool ->> 'probed')::boolean
+            retry = p_tool -> 'retry', probed = (p_tool ->> 'probed')::boolean,
+            amended_seq = case when e.input_digest = p_input_digest then e.amended_seq end,
+            amended_from = case when e.input_digest = p_input_digest then e.amended_from end
         where tenant_id = p_tenant and id = e.id;
     end if;
-    if v_go and (decision = 'execute' or decision = 'await_approval' and v_gate is null) then
+    if v_go and (decision = 'execute' or decision = 'await_approval' and v_gate is null or v_rule = 'policy_denied') then
         -- Another action than the one that was asked for, or none that needs asking.
         update runs_gate set status = 'withdrawn', decided_at = v_at where tenant_id = p_tenant and effect_id = e.id and status = 'open'
         returning id into v_old;
@@ -535,46 +545,6 @@ begin
     code := 'ok';
 end $$;
 
--- Decides an open gate. Satisfied, it mints the grant; either way the step goes on. The caller holds the tenant scope.
-create function runs_decide_gate(
-    p_tenant uuid, p_gate uuid, p_run uuid, p_satisfied boolean, p_grant_seconds double precision, p_actor_kind text, p_actor uuid,
-    p_payload bytea, p_commitment bytea, p_labels jsonb, out code text, out grant_id uuid, out detail jsonb
-) language plpgsql as $$
-declare
-    r record;
-    g record;
-    v_at timestamptz;
-    v_run_status text;
-    v_waiting text;
-begin
-    select x.status, x.last_seq, x.last_digest into r
-    from runs_run x where x.tenant_id = p_tenant and x.id = p_run for no key update;
-    select * into g from runs_gate x where x.tenant_id = p_tenant and x.id = p_gate and x.run_id = p_run for no key update;
-    v_at := clock_timestamp();
-    if g.status = 'open' and g.expires_at <= v_at then g.status := 'lapsed'; end if;
-    if g.status is distinct from 'open' then
-        code := 'gate_decided'; detail := jsonb_build_object('gate_status', g.status, 'decided_at', g.decided_at); return;
-    end if;
-    update runs_gate set status = case when p_satisfied then 'satisfied' else 'refused' end, decided_at = v_at, decided_by = p_actor
-    where tenant_id = p_tenant and id = p_gate;
-    if p_satisfied then
-        grant_id := uuidv7();
-        insert into runs_grant (tenant_id, id, gate_id, effect_id, run_id, action_digest, status, minted_at, expires_at)
-        values (p_tenant, grant_id, p_gate, g.effect_id, p_run, g.action_digest, 'unused', v_at,
-                v_at + make_interval(secs => p_grant_seconds));
-    end if;
-    r.last_digest := runs_append(p_tenant, p_run, r.last_seq, r.last_digest, v_at, p_actor_kind, p_actor, null,
-        array[case when p_satisfied then 'gate_satisfied' else 'gate_refused' end], array[g.step_id], null, array[p_labels],
-        array[p_payload], p_commitment);
-    perform runs_gate_over(p_tenant, p_run, v_at, p_gate);
-    select x.status, x.waiting_for into v_run_status, v_waiting from runs_doing(p_tenant, p_run) x;
-    update runs_run set last_seq = r.last_seq + 1, last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = p_run;
-    if v_run_status <> r.status then
-        update runs_run set status = v_run_status, waiting_for = v_waiting where tenant_id = p_tenant and id = p_run;
-    end if;
-    code := 'ok';
-end $$;
-
 -- The tool of an effect.
 create function runs_effect_tool(p_tenant uuid, p_effect uuid, out name text, out version text) language plpgsql as $$
 begin
@@ -590,35 +560,4 @@ begin
     update runs_effect set owner = 'operator', probe_at = null, updated_at = clock_timestamp()
     where tenant_id = p_tenant and id = p_effect and status = 'unknown' and owner <> 'operator' and give_up_at <= clock_timestamp();
     return found;
-end $$;
-
--- A gate that lapsed is opened anew: what exactly is asked for stays the same, and so does who waits for it. The caller holds the tenant
--- scope.
-create function runs_renew_gate(
-    p_tenant uuid, p_gate uuid, p_run uuid, p_new uuid, p_seconds double precision, p_actor_kind text, p_actor uuid, p_payload bytea,
-    p_commitment bytea, p_labels jsonb, out code text, out detail jsonb
-) language plpgsql as $$
-declare
-    r record;
-    g record;
-    v_at timestamptz;
-begin
-    select x.last_seq, x.last_digest into r from runs_run x where x.tenant_id = p_tenant and x.id = p_run for no key update;
-    select x.* into g from runs_gate x join runs_effect e on e.tenant_id = x.tenant_id and e.id = x.effect_id
-    where x.tenant_id = p_tenant and x.id = p_gate and x.run_id = p_run and e.status = 'reserved' and e.gate_id = p_gate;
-    if not found or g.status <> 'lapsed' then
-        code := 'gate_decided';
-        detail := jsonb_build_object('gate_status', (select x.status from runs_gate x where x.tenant_id = p_tenant and x.id = p_gate));
-        return;
-    end if;
-    v_at := clock_timestamp();
-    insert into runs_gate (tenant_id, id, run_id, step_id, effect_id, rule, status, action_digest, opened_at, expires_at)
-    values (p_tenant, p_new, p_run, g.step_id, g.effect_id, g.rule, 'open', g.action_digest, v_at, v_at + make_interval(secs => p_seconds));
-    update runs_effect set gate_id = p_new, updated_at = v_at where tenant_id = p_tenant and id = g.effect_id;
-    update runs_step set wait_id = p_new
-    where tenant_id = p_tenant and run_id = p_run and status = 'waiting' and wait_kind = 'gate' and wait_id = p_gate;
-    r.last_digest := runs_append(p_tenant, p_run, r.last_seq, r.last_digest, v_at, p_actor_kind, p_actor, null, array['gate_opened'],
-                                 array[g.step_id], null, array[p_labels], array[p_payload], p_commitment);
-    update runs_run set last_seq = r.last_seq + 1, last_digest = r.last_digest, updated_at = v_at where tenant_id = p_tenant and id = p_run;
-    code := 'ok';
 end $$;

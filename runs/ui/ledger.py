@@ -40,6 +40,7 @@ RULES: Final[dict[str, str | Promise]] = {
     "nothing_to_compensate": _("there is nothing to undo"),
     "attempts_exhausted": _("its attempts are used up"),
     "gate_refused": _("a person refused it"),
+    "policy_denied": _("a policy denies it"),
     "failed_permanent": _("it failed for good"),
     "failed_business_rejection": _("the service refused it"),
     "compensated": _("it was undone"),

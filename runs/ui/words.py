@@ -53,6 +53,8 @@ EVENT_STATES: Final[dict[str, str]] = {
     "gate_satisfied": "satisfied",
     "gate_refused": "refused",
     "gate_lapsed": "lapsed",
+    "gate_withdrawn": "withdrawn",
+    "gate_revoked": "revoked",
 }
 
 # What a recovery of many runs answers instead of a status.

@@ -14,6 +14,8 @@ import psycopg
 
 from kernel import actor, clock
 from kernel.context import tenant_scope
+from notices import operations as notices
+from notices.models import Delivery
 from runs import operations as runs_ops
 from tenancy import operations as tenancy_ops
 from tenancy.queries import SCOPES
@@ -39,6 +41,7 @@ class Story:
     runs: dict[str, UUID] = field(default_factory=dict)
     effects: dict[str, str] = field(default_factory=dict)
     gates: dict[str, str] = field(default_factory=dict)
+    hook: UUID | None = None
 
 
 @dataclass
@@ -119,6 +122,7 @@ def tell(house: House) -> Story:
             step={"outcome": "failed", "error": {"class": "business_rejection", "message": "closed period"}}
         )
         _ledger(story, api, house)
+        story.hook = _hook(house)
         story.runs["cancelled"] = start(api, "remind-overdue-customers", "pick", "write", "send", "report")
         with tenant_scope(house.id):
             runs_ops.cancel_run(
@@ -141,6 +145,21 @@ def tell(house: House) -> Story:
             )
         tenancy_ops.revoke_key(tenant=house.id, key_id=issued.key.id, actor=who, now=clock.now())
     return story
+
+
+def _hook(house: House) -> UUID:
+    """A webhook with deliveries in each state; what was written down of their attempts is made up."""
+    now, who = clock.now(), actor.system("tests")
+    with tenant_scope(house.id):
+        url = "https://hooks.acme.example/in/erp?team=finance"
+        hook = notices.create_endpoint(tenant=house.id, url=url, kinds=[], actor=who, now=now).endpoint.id
+        sent = [notices.ping(tenant=house.id, endpoint_id=hook, now=now).id for _ in range(4)]
+        tried = Delivery.objects.filter(id__in=sent[1:])
+        tried.update(attempts=3, last_at=now, last_status=503, last_error="http_503", latency_ms=412)
+        Delivery.objects.filter(id__in=sent[2:]).update(
+            attempts=1, last_status=204, last_error=None, delivered_at=now, latency_ms=87
+        )
+    return hook
 
 
 def tell_long(house: House) -> Story:

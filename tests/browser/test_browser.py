@@ -9,10 +9,6 @@ all data is made before the browser starts.
 
 import os
 import re
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,10 +20,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
 from pytest_django.plugin import DjangoDbBlocker
 
+from tests.browser.serving import serving
+
 if TYPE_CHECKING:
     from tests.browser.story import Story
 
-ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
 AXE = Path(__file__).parent / "vendor/axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -107,6 +104,11 @@ class Live:
             "keys": f"{tenant}/keys/",
             "key-new": f"{tenant}/keys/new/",
             "key-rotate": f"{tenant}/keys/{house.key_ids['agent']}/rotate/",
+            "webhooks": f"{tenant}/webhooks/",
+            "webhook": f"{tenant}/webhooks/{self.story.hook}/",
+            "webhook-new": f"{tenant}/webhooks/new/",
+            "webhook-rotate": f"{tenant}/webhooks/{self.story.hook}/rotate/",
+            "notifications": f"{tenant}/notifications/",
             "audit": f"{tenant}/audit/",
             "not-found": f"{tenant}/runs/00000000-0000-7000-8000-000000000000/",
         }
@@ -118,7 +120,8 @@ NAMES = [
     "effects-none", "effect", "effect-payload", "effect-late", "reconcile", "gate", "recover", "recover-many", "attention",
     "attention-dead", "attention-none", "resume", "resume-running", "queues", "queue", "tools", "tool", "workflows",
     "workflow", "events", "event-payload", "state", "cancel", "cancel-effects", "members", "member-add", "member-roles",
-    "keys", "key-new", "key-rotate", "audit", "not-found",
+    "keys", "key-new", "key-rotate", "webhooks", "webhook", "webhook-new", "webhook-rotate", "notifications", "audit",
+    "not-found",
 ]  # fmt: skip
 
 
@@ -126,7 +129,6 @@ NAMES = [
 def live(
     _database: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Live]:
-    """The web process as it runs in production, on this worker's database."""
     from django.test import override_settings
 
     from tests.browser.story import Story, tell, tell_long
@@ -137,30 +139,10 @@ def live(
         house = make_house("Acme", roles=("owner", "operator", "viewer"))
         long, empty = make_house("Long", roles=("owner",)), make_house("Empty", roles=("owner",))
     story, stretched = tell(house), tell_long(long)
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "granian", "--interface", "wsgi", "config.wsgi:application", "--workers", "1"]
-    command += ["--blocking-threads", "4", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
-    log = tmp_path_factory.mktemp("live") / "server.log"
     shots = Path(os.environ.get("SMRITI_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
     shots.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
-        server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "BASE_URL": url}, stdout=file, stderr=file)
-    try:
-        for _ in range(100):
-            try:
-                httpx.get(f"{url}/sign-in/")
-                break
-            except httpx.TransportError:
-                assert server.poll() is None, log.read_text()
-                time.sleep(0.1)
+    with serving(tmp_path_factory.mktemp("live")) as url:
         yield Live(url, story, stretched, Story(empty), PASSWORD, shots)
-    finally:
-        server.terminate()
-        server.wait(10)
-    assert "Traceback" not in log.read_text(), log.read_text()
 
 
 @pytest.fixture(scope="module")

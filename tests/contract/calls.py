@@ -45,6 +45,10 @@ class Desk:
             self.message_id = outbox_ops.enqueue(
                 tenant=self.house.id, topic="test.nobody", body={}, ordering=None, dedup="desk", now=clock.now()
             )
+        admin = self.clients["admin"]
+        hook = {"url": "https://hooks.example/desk"}
+        endpoint = self.sent(admin.post("webhooks", json=hook))["webhook"]["id"]
+        delivery = self.sent(admin.post(f"webhooks/{endpoint}/ping"))["id"]
         self.ids = {
             "run_id": self.run_id,
             "lease": self.work["lease"],
@@ -52,14 +56,16 @@ class Desk:
             "schedule_id": self.schedule_id,
             "member_id": self.house.members["viewer"],
             "key_id": self.house.key_ids["operator"],
+            "endpoint_id": endpoint,
+            "delivery_id": delivery,
             "queue": "gated",
             "tool": "desk",
             "workflow": "desk",
             "version": "1",
             "artifact_id": upload(self.clients["admin"], b"desk"),
         }
-        admin = self.clients["admin"]
         self._pay(agent, admin)
+        self._ask(agent, admin)
         self.sent(admin.put("tools/desk/versions/1", json={"side_effect": "none"}))
         self.sent(admin.put("workflows/desk/versions/1", json={}))
 
@@ -76,6 +82,23 @@ class Desk:
         held = {"lease": work["lease"], "epoch": work["epoch"], "business_object": "1", "tool": "ask"}
         asked = agent.post(f"runs/{other}/effects", json=held, headers={"Idempotency-Key": "g"})
         self.ids["gate_id"] = self.sent(asked)["gate"]
+
+    def _ask(self, agent: httpx.Client, admin: httpx.Client) -> None:
+        """A request that waits, its policy, and a delegation."""
+        self.sent(admin.put("tools/govern/versions/1", json={"side_effect": "none"}))
+        rules = {"match": {"tools": ["govern"]}, "groups": [{"name": "all", "role": "approver"}]}
+        self.ids["policy_id"] = self.sent(admin.post("approvals/policies", json={"name": "desk", "rules": rules}))["id"]
+        run = {"workflow": "w", "workflow_version": "1", "steps": [{"name": "first", "queue": "asked"}]}
+        other = self.sent(agent.post("runs", json=run, headers={"Idempotency-Key": "asked"}))["id"]
+        work = self.sent(agent.post("work/claim", json={"worker": "desk", "queues": ["asked"]}))
+        held = {"lease": work["lease"], "epoch": work["epoch"], "business_object": "1", "tool": "govern"}
+        asked = self.sent(agent.post(f"runs/{other}/effects", json=held, headers={"Idempotency-Key": "a"}))
+        (request,) = self.sent(agent.get("approvals/requests", params={"gate_id": asked["gate"]}))["items"]
+        self.ids["request_id"] = request["id"]
+        people = self.house.members
+        body = {"from": str(people["approver"]), "to": str(people["owner"])}
+        times = {"starts_at": "2100-01-01T00:00:00Z", "ends_at": "2100-01-02T00:00:00Z"}
+        self.ids["delegation_id"] = self.sent(admin.post("approvals/delegations", json=body | times))["id"]
 
     def close(self) -> None:
         for found in self.clients.values():
@@ -136,9 +159,11 @@ class Desk:
                 "POST", "runs/{run_id}/effects",
                 {
                     "lease": str(self.work["lease"]), "epoch": self.work["epoch"], "tool": "pay", "tool_version": "1",
-                    "input": payload, "business_object": "INV-1",
+                    "input": payload, "business_object": "INV-1", "explanation": "It is due.",
+                    "target": {"version": "3", "content": payload},
+                    "evidence": [{"kind": "fact", "ref": "ledger", "content": payload, "observed_at": later}],
                 },
-                key="agent", free=("/input",),
+                key="agent", free=("/input", "/target/content", "/evidence/0/content"),
             ),
             Write(
                 "POST", "runs/{run_id}/effects/{effect_id}/outcome",
@@ -184,8 +209,19 @@ class Desk:
             Write("PATCH", "schedules/{schedule_id}", schedule, free=("/run/input",)),
             Write("POST", "outbox/retry", {"topic": "test.nobody", "last_error": "http_503", "limit": 10}),
             Write("POST", "outbox/{message_id}/skip", {"reason": "enough"}),
+            *self._approvals(later, payload),
+            Write("POST", "webhooks", {"url": "https://hooks.example/a", "kinds": ["webhook.disabled"]}),
+            Write(
+                "PATCH", "webhooks/{endpoint_id}",
+                {"url": "https://hooks.example/b", "kinds": ["webhook.disabled"], "enabled": True},
+            ),
+            Write("POST", "webhooks/{endpoint_id}/rotate", {"overlap_seconds": 60}),
+            Write(
+                "POST", "webhooks/{endpoint_id}/redeliver",
+                {"since": "2026-01-01T00:00:00Z", "delivered": True, "cursor": str(uuid7()), "limit": 5},
+            ),
             Write("POST", "projects", {"slug": "p", "name": "P"}),
-            Write("POST", "agents", {"slug": "a", "name": "A"}),
+            Write("POST", "agents", {"slug": "a", "name": "A", "owner_id": str(self.house.members["owner"])}),
             Write("PUT", "members/{member_id}/roles", {"roles": ["viewer"]}),
             Write(
                 "POST", "keys",
@@ -231,3 +267,49 @@ class Desk:
             Write("PATCH", "workflows/{workflow}/versions/{version}", {"enabled": True, "reason": "it works"}),
         ]  # fmt: skip
         return {write.name: write for write in found}
+
+    def _approvals(self, later: str, payload: Any) -> list[Write]:
+        people, request = self.house.members, "approvals/requests/{request_id}"
+        rules = {
+            "match": {
+                "tools": ["none"], "side_effects": ["irreversible"], "amount_over": {"INR": "1000"}, "labels": {"a": "b"},
+                "agents": ["clerk"], "projects": ["main"], "risk_at_least": "high",
+            },
+            "groups": [{"name": "finance", "count": 2, "role": "approver", "approvers": True,
+            "keys": [str(self.house.key_ids["admin"])]}],
+            "risk": [{"name": "large", "level": "critical", "when": {"tools": ["none"]}}], "self_approval": False,
+            "deadline_seconds": 3600, "reminders": [600], "escalation": [{"after_seconds": 60, "role": "admin", "decides": True}],
+            "step_up_at": "critical", "bulk_up_to": "low", "evidence_max_age_seconds": 60, "grant_seconds": 60,
+        }  # fmt: skip
+        free = ("/rules/match/amount_over",)
+        decision = {"answer": "approve", "reason": "looked at it"}
+        return [
+            Write("POST", "approvals/decide", decision | {"requests": [{"request": str(self.ids["request_id"]),
+            "digest": "0" * 64}]}),
+            Write("POST", f"{request}/decide", decision | {"digest": "0" * 64}),
+            Write("POST", f"{request}/withdraw", {"reason": "enough"}),
+            Write(
+                "POST", f"{request}/revalidate",
+                {"evidence": [{"kind": "fact", "ref": "ledger", "content": payload, "observed_at": later}]},
+                free=("/evidence/0/content",),
+            ),
+            Write("POST", f"{request}/target", {"version": "4", "content": payload}, free=("/content",)),
+            Write("POST", f"{request}/renew", {"reason": "it was a holiday"}),
+            Write("POST", f"{request}/revoke", {"reason": "a mistake"}),
+            Write("POST", f"{request}/comments", {"kind": "comment", "text": "Why?"}),
+            Write("POST", "approvals/policies", {"name": "p", "rules": rules, "priority": 1}, free=free),
+            Write(
+                "POST", "approvals/policies/dry-run",
+                {"rules": rules, "last": 5, "policy_id": str(self.ids["policy_id"]), "name": "p", "priority": 1},
+                free=free,
+            ),
+            Write("PATCH", "approvals/policies/{policy_id}", {"rules": rules, "priority": 2, "enabled": True}, free=free),
+            Write(
+                "POST", "approvals/delegations",
+                {
+                    "from": str(people["approver"]), "to": str(people["owner"]), "starts_at": later,
+                    "ends_at": (clock.now() + timedelta(days=9)).isoformat(), "away": True,
+                    "policy_id": str(self.ids["policy_id"]), "reason": "on leave",
+                },
+            ),
+        ]  # fmt: skip

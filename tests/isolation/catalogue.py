@@ -41,6 +41,7 @@ DEFINER_FUNCTIONS = {
         "runs_due_schedules(integer)": "tenants and schedules, ids only",
         "outbox_due_tenants(text[],integer)": "tenants, ids only",
         "outbox_purgeable_tenants(double precision)": "tenants, ids only",
+        "notices_aged_tenants(timestamp with time zone)": "tenants, ids only",
         "runs_uncounted_tenants(integer)": "tenants, ids only",
         "runs_platform_totals()": "sums over all tenants, without names",
         "runs_platform_gauges()": "counts and ages over all tenants, without names",
@@ -48,13 +49,17 @@ DEFINER_FUNCTIONS = {
         "runs_artifact_tenants()": "tenants, ids only",
         "runs_offloads_due(integer)": "tenants and runs, ids only",
         "runs_offload_tenants()": "tenants, ids only",
+        "approvals_due(integer)": "tenants and alarms, ids only",
     },
     "vault": {},
 }
 # Functions that set the transaction's tenant. Each refuses when one is set already.
 TENANT_SETTERS = {"default": {"smriti_enter", "runs_commit"}, "vault": {"smriti_enter"}}
 # Nobody may change what stands here, the app role not even with the right tenant.
-APPEND_ONLY = ("audit_entry", "audit_link", "runs_anchor", "runs_checkpoint", "runs_commit", "runs_event")
+APPEND_ONLY = (
+    "audit_entry", "audit_link", "runs_anchor", "runs_checkpoint", "runs_commit", "runs_event", "approvals_policyversion",
+    "approvals_evidence", "approvals_vote", "approvals_comment", "approvals_activity",
+)  # fmt: skip
 
 _TABLES = """
 select c.relname, c.relispartition, c.relrowsecurity, c.relforcerowsecurity, c.relkind,

@@ -18,6 +18,8 @@ OPEN = {
 # Of the person who is signed in.
 PERSONAL = {"", "t/", "profile/", "password/", "sign-out/"}
 
+NOWHERE = "0197b0a0-0000-7000-8000-000000000000"
+
 # Of the key's tenant: method, path, and a body that is acceptable.
 API: list[tuple[str, str, Any]] = [
     ("GET", "runs", None),
@@ -83,6 +85,33 @@ API: list[tuple[str, str, Any]] = [
     ("POST", "outbox/{message_id}/retry", None),
     ("POST", "outbox/{message_id}/skip", {"reason": "a stranger's wish"}),
     *(("GET", f"metrics/{name}", None) for name in ("runs", "steps", "tools", "cost", "queues")),
+    ("GET", "approvals/requests", None),
+    ("POST", "approvals/decide", {"answer": "approve", "requests": [{"request": NOWHERE, "digest": "0" * 64}]}),
+    ("GET", "approvals/requests/{request_id}", None),
+    ("GET", "approvals/requests/{request_id}/wait", None),
+    ("POST", "approvals/requests/{request_id}/decide", {"answer": "approve", "digest": "0" * 64}),
+    ("POST", "approvals/requests/{request_id}/withdraw", None),
+    ("POST", "approvals/requests/{request_id}/revalidate", None),
+    ("POST", "approvals/requests/{request_id}/target", {"version": "2"}),
+    ("POST", "approvals/requests/{request_id}/renew", {"reason": "a stranger's wish"}),
+    ("POST", "approvals/requests/{request_id}/revoke", {"reason": "a stranger's wish"}),
+    ("POST", "approvals/requests/{request_id}/comments", {"text": "a stranger's wish"}),
+    ("GET", "approvals/policies", None),
+    ("POST", "approvals/policies", {"name": "p", "rules": {"deny": True, "match": {"tools": ["none"]}}}),
+    ("POST", "approvals/policies/dry-run", {"rules": {"deny": True}}),
+    ("GET", "approvals/policies/{policy_id}", None),
+    ("PATCH", "approvals/policies/{policy_id}", {"enabled": False}),
+    ("GET", "approvals/policies/{policy_id}/versions", None),
+    ("PUT", "approvals/policies/{policy_id}/approvers/{member_id}", None),
+    ("DELETE", "approvals/policies/{policy_id}/approvers/{member_id}", None),
+    ("GET", "approvals/delegations", None),
+    (
+        "POST",
+        "approvals/delegations",
+        {"from": NOWHERE, "starts_at": "2100-01-01T00:00:00Z", "ends_at": "2100-01-02T00:00:00Z", "away": True},
+    ),
+    ("GET", "approvals/delegations/{delegation_id}", None),
+    ("DELETE", "approvals/delegations/{delegation_id}", None),
     ("GET", "projects", None),
     ("POST", "projects", {"slug": "new", "name": "New"}),
     ("GET", "agents", None),
@@ -96,6 +125,16 @@ API: list[tuple[str, str, Any]] = [
     ("GET", "keys/{key_id}", None),
     ("POST", "keys/{key_id}/rotate", {}),
     ("POST", "keys/{key_id}/revoke", None),
+    ("GET", "webhooks", None),
+    ("POST", "webhooks", {"url": "https://hooks.example/new"}),
+    ("GET", "webhooks/{endpoint_id}", None),
+    ("PATCH", "webhooks/{endpoint_id}", {"enabled": False}),
+    ("DELETE", "webhooks/{endpoint_id}", None),
+    ("POST", "webhooks/{endpoint_id}/rotate", {}),
+    ("POST", "webhooks/{endpoint_id}/ping", None),
+    ("GET", "webhooks/{endpoint_id}/deliveries", None),
+    ("POST", "webhooks/{endpoint_id}/deliveries/{delivery_id}/redeliver", None),
+    ("POST", "webhooks/{endpoint_id}/redeliver", {"since": "2026-01-01T00:00:00Z"}),
     ("GET", "audit", None),
     ("GET", "audit/verify", None),
     ("GET", "tools", None),
@@ -120,6 +159,13 @@ PAGES = [
     "keys/new/",
     "keys/{key_id}/rotate/",
     "keys/{key_id}/revoke/",
+    "webhooks/",
+    "webhooks/new/",
+    "webhooks/{endpoint_id}/",
+    "webhooks/{endpoint_id}/change/",
+    "webhooks/{endpoint_id}/rotate/",
+    "webhooks/{endpoint_id}/delete/",
+    "notifications/",
     "runs/",
     "runs/{run_id}/",
     "runs/{run_id}/events/",
@@ -155,7 +201,10 @@ PAGES = [
 def listed() -> set[str]:
     """The lists in the resolver's form."""
     converters = {"{slug}": "<slug:slug>", "/events/1/": "/events/<int:seq>/"}
-    ids = ("run_id", "message_id", "schedule_id", "lease", "member_id", "key_id", "effect_id", "gate_id", "artifact_id")
+    ids = (
+        "run_id", "message_id", "schedule_id", "lease", "member_id", "key_id", "effect_id", "gate_id", "artifact_id", "request_id",
+        "policy_id", "delegation_id", "endpoint_id", "delivery_id",
+    )  # fmt: skip
     converters |= {f"{{{name}}}": f"<uuid:{name}>" for name in ids}
     converters |= {f"{{{name}}}": f"<identifier:{name}>" for name in ("tool", "workflow", "version", "queue")}
     found = {f"api/v1/{path}" for _, path, _ in API} | {f"t/{{slug}}/{path}" for path in PAGES}

@@ -6,14 +6,18 @@ from uuid import UUID
 
 import httpx
 
+from approvals.operations import decisions
 from kernel import clock
 from kernel.actor import system
 from kernel.context import tenant_scope
 from kernel.outbox import operations as outbox_ops
+from notices import operations as notices
 from privacy import operations as privacy_ops
 from privacy.models import HoldKind
 from runs import operations as runs_ops
 from runs.models import Offload
+from tenancy.models import Member
+from tenancy.queries import Principal
 from tests.cast import House, client, make_house
 from tests.runs.artifacts import upload
 from tests.runs.driver import expire
@@ -31,6 +35,11 @@ class Story:
     message_id: UUID
     schedule_id: UUID
     artifact_id: UUID
+    request_id: UUID
+    policy_id: UUID
+    delegation_id: UUID
+    endpoint_id: UUID
+    delivery_id: UUID
     project: str
     agent: str
     words: tuple[str, ...]
@@ -51,6 +60,11 @@ class Story:
             "workflow": f"{self.project}.flow",
             "version": f"{self.project}.v",
             "artifact_id": self.artifact_id,
+            "request_id": self.request_id,
+            "policy_id": self.policy_id,
+            "delegation_id": self.delegation_id,
+            "endpoint_id": self.endpoint_id,
+            "delivery_id": self.delivery_id,
         }
 
 
@@ -99,6 +113,7 @@ def tell(name: str) -> Story:
         _sent(admin.post(f"/schedules/{schedule}/run-now"))
         artifact = upload(agent, word.encode(), name=f"{word}.txt", run_id=run)
     effect, gate = _pay(house, word, body)
+    request, policy, delegation = _ask(house, word, body)
     now = clock.now()
     runs_ops.anchor_heads(now=now)
     runs_ops.advance_feed(tenant=house.id)
@@ -114,6 +129,7 @@ def tell(name: str) -> Story:
             actor=system("tests"),
             now=now,
         )
+        endpoint_id, delivery_id = _notices(house, word)
         message_id = outbox_ops.enqueue(
             tenant=house.id, topic="test.nobody", body={"say": word}, ordering=UUID(run), dedup=word, now=now
         )
@@ -126,6 +142,11 @@ def tell(name: str) -> Story:
         message_id=message_id,
         schedule_id=UUID(schedule),
         artifact_id=artifact,
+        request_id=request,
+        policy_id=policy,
+        delegation_id=delegation,
+        endpoint_id=endpoint_id,
+        delivery_id=delivery_id,
         project=word,
         agent=word,
         words=(
@@ -139,10 +160,22 @@ def tell(name: str) -> Story:
             str(message_id),
             schedule,
             str(artifact),
+            *map(str, (request, policy, delegation)),
+            str(endpoint_id),
+            str(delivery_id),
             *map(str, house.members.values()),
             *map(str, house.key_ids.values()),
         ),
     )
+
+
+def _notices(house: House, word: str) -> tuple[UUID, UUID]:
+    """A webhook with something on its way, and a member who has chosen. In the tenant's scope."""
+    now, who = clock.now(), system("tests")
+    url = f"https://hooks.example/{word}"
+    endpoint = notices.create_endpoint(tenant=house.id, url=url, kinds=[], actor=who, now=now).endpoint
+    notices.choose(tenant=house.id, member_id=house.members["viewer"], language="hi", wanted=[])
+    return endpoint.id, notices.ping(tenant=house.id, endpoint_id=endpoint.id, now=now).id
 
 
 def _pay(house: House, word: str, body: dict[str, Any]) -> tuple[str, str]:
@@ -168,6 +201,38 @@ def _pay(house: House, word: str, body: dict[str, Any]) -> tuple[str, str]:
         asked = _sent(agent.post(f"/runs/{run}/effects", json=wanted, headers={"Idempotency-Key": "g"}))
         _sent(admin.post(f"/gates/{asked['gate']}/satisfy", json={"reason": word}))
     return paid["effect"], asked["gate"]
+
+
+def _ask(house: House, word: str, body: dict[str, Any]) -> tuple[UUID, UUID, UUID]:
+    """An action that waits for the second of two approvals, with everything that can be said about it; its policy; a delegation."""
+    tool = f"{word}.adjust"
+    with client(house.keys["admin"]) as admin, client(house.keys["agent"]) as agent:
+        _sent(admin.put(f"/tools/{tool}/versions/1", json={"side_effect": "irreversible", "business_key": "{say}"}))
+        group = {"name": "both", "role": "approver", "approvers": True, "count": 2}
+        rules = {"match": {"tools": [tool]}, "groups": [group], "reminders": [60]}
+        policy = _sent(admin.post("/approvals/policies", json={"name": word, "rules": rules}))["id"]
+        people = house.members
+        _sent(admin.put(f"/approvals/policies/{policy}/approvers/{people['viewer']}"))
+        times = {"starts_at": "2100-01-01T00:00:00Z", "ends_at": "2100-01-02T00:00:00Z", "reason": word}
+        sent = {"from": str(people["approver"]), "to": str(people["viewer"]), **times}
+        delegation = _sent(admin.post("/approvals/delegations", json=sent))["id"]
+        run = _sent(agent.post("/runs", json=body, headers={"Idempotency-Key": "r4"}))["id"]
+        held = _sent(agent.post("/work/claim", json={"worker": word, "run_id": run}))
+        wanted = {
+            "lease": held["lease"], "epoch": held["epoch"], "tool": tool, "input": {"say": word}, "explanation": word,
+            "evidence": [{"kind": "fact", "ref": word, "content": word}],
+        }  # fmt: skip
+        gate = _sent(agent.post(f"/runs/{run}/effects", json=wanted, headers={"Idempotency-Key": "q"}))["gate"]
+        (found,) = _sent(agent.get("/approvals/requests", params={"gate_id": gate}))["items"]
+        _sent(admin.post(f"/approvals/requests/{found['id']}/comments", json={"text": word}))
+    with tenant_scope(house.id):
+        member = Member.objects.get(id=people["approver"])
+        who = Principal("member", member.id, house.id, house.slug, member.name, frozenset(), frozenset(member.roles))
+        decisions.decide(
+            tenant=house.id, principal=who, request_id=UUID(found["id"]), digest=found["digest"], answer="approve", reason=word,
+            actor=who.actor, now=clock.now(),
+        )  # fmt: skip
+    return UUID(found["id"]), UUID(policy), UUID(delegation)
 
 
 def _sent(response: httpx.Response) -> Any:

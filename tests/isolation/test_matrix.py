@@ -46,6 +46,11 @@ def nowhere() -> dict[str, Any]:
             "queue",
             "schedule_id",
             "artifact_id",
+            "request_id",
+            "policy_id",
+            "delegation_id",
+            "endpoint_id",
+            "delivery_id",
         )
     }
 
@@ -69,6 +74,10 @@ def state(story: "Story") -> dict[str, Any]:
         "schedules",
         f"runs/{story.run_id}/artifacts",
         f"artifacts/{story.artifact_id}",
+        "approvals/requests",
+        f"approvals/requests/{story.request_id}",
+        "approvals/policies",
+        "approvals/delegations",
         "projects",
         "agents",
         "members",

@@ -113,7 +113,31 @@ def _furnish(house: House, existing: UUID | None, now: datetime) -> dict[str, An
             if key.name.startswith("Demo "):
                 operations.revoke_key(tenant=tenant, key_id=key.id, actor=ACTOR, now=now)
         users = [_person(tenant, house, person, now) for person in house.people]
+        _policies(tenant, now)
         return {"name": house.name, "users": users, "keys": _keys(tenant, now)}
+
+
+def _policies(tenant: UUID, now: datetime) -> None:
+    """Adjustments of books above a limit wait for an approver."""
+    from approvals import rules
+    from approvals.operations import policies
+    from approvals.queries import policies as queries
+
+    if any(policy.name == "adjustments" for policy in queries.list_policies(tenant=tenant)):
+        return
+    definition = rules.Rules(
+        match=rules.Match(tools=["post_adjustments"], side_effects=["irreversible"], amount_over={"INR": "100000.00"}),
+        groups=[rules.Group(name="finance", role="approver")],
+        risk=[
+            rules.RiskRule(
+                name="large-adjustment", level="critical", when=rules.Conditions(amount_over={"INR": "1000000.00"})
+            )
+        ],
+        reminders=[24 * 3600.0, 3600.0],
+        escalation=[rules.Escalation(after_seconds=48 * 3600.0, role="admin")],
+        step_up_at="critical",
+    )
+    policies.create_policy(tenant=tenant, name="adjustments", priority=0, definition=definition, actor=ACTOR, now=now)
 
 
 def _person(tenant: UUID, house: House, person: Person, now: datetime) -> dict[str, Any]:

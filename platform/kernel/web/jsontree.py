@@ -18,7 +18,7 @@ MAX_ITEMS: Final = 100
 MAX_TEXT: Final = 400
 MAX_DEPTH: Final = 40
 JOINERS: Final = "\u200c\u200d"
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Zl", "Zp"})
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 class _Number(str):
@@ -49,7 +49,12 @@ def tree(body: bytes, limit: int = MAX_NODES) -> SafeString:
 def exact(body: bytes) -> str:
     """The whole value as indented text, for somebody who decides about it. Numbers keep their characters; a character that cannot
     be seen, or that turns the text around it, stands escaped. Joiners stay: words of Indian scripts need them."""
-    return "".join(_printed(parse(body), ""))
+    return printed(parse(body))
+
+
+def printed(value: Any) -> str:
+    """The same of a value that was parsed."""
+    return "".join(_printed(value, ""))
 
 
 def _printed(value: Any, margin: str) -> Iterator[str]:

@@ -49,11 +49,26 @@ STATES: Final[dict[str, Look]] = {
     "refused": Look("fail", _("Refused")),
     "lapsed": Look("slash", _("Lapsed")),
     "withdrawn": Look("slash", _("Withdrawn")),
+    # Approval
+    "approved": Look("ok", _("Approved")),
+    "rejected": Look("fail", _("Rejected")),
+    "superseded": Look("slash", _("Superseded")),
+    "stale": Look("stale", _("Stale")),
+    "due_soon": Look("clock", _("Due soon")),
+    "low": Look("down", _("Low risk")),
+    "medium": Look("warn", _("Medium risk")),
+    "high": Look("up", _("High risk")),
+    "critical": Look("up", _("Critical risk")),
+    # Delegation
+    "planned": Look("calendar", _("Planned")),
+    "over": Look("slash", _("Over")),
     # Tool and workflow versions, queues
     "enabled": Look("ok", _("Enabled")),
     "disabled": Look("slash", _("Disabled")),
     "serving": Look("run", _("Serving")),
     "paused": Look("clock", _("Paused")),
+    # Webhook
+    "failing": Look("warn", _("Failing")),
     # Chain
     "verified": Look("verified", _("Verified")),
     "broken": Look("fail", _("Does not verify")),
@@ -71,12 +86,17 @@ TONES: Final[dict[str, str]] = {
     "compensation_failed": "failed",
     "satisfied": "approved",
     "refused": "rejected",
+    "failing": "failed",
     "enabled": "healthy",
     "serving": "running",
     "paused": "waiting",
     "active": "healthy",
     "expiring": "due_soon",
     "revoked": "cancelled",
+    "critical": "high",
+    "planned": "waiting",
+    "over": "cancelled",
+    "superseded": "expired",
 }
 
 

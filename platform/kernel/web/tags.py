@@ -12,9 +12,9 @@ from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, pgettext
 
-from kernel.web import jsontree, paging, states, text
+from kernel.web import exhibit, jsontree, paging, states, text, unseen
 
 register = template.Library()
 
@@ -159,6 +159,31 @@ def bdi_list(names: Iterable[str]) -> SafeString:
 def json_exact(body: bytes) -> str:
     """All of a JSON value, nothing cut and nothing that hides."""
     return jsontree.exact(body)
+
+
+@register.filter
+def visible(value: str) -> str:
+    """A text that others wrote, for a line: what cannot be seen in it stands as a mark."""
+    return unseen.visible(value).replace("\n", " ⏎ ").replace("\t", " ")
+
+
+@register.filter
+def marked(value: str) -> SafeString:
+    """The same with its lines, each mark with its meaning, and words of mixed letters marked."""
+    return exhibit.marked(value)
+
+
+@register.simple_tag
+def left(moment: datetime, now: datetime) -> SafeString:
+    """How long until a moment, kept up to date by the browser; what is over says so and stands still."""
+    words = "|".join(
+        (pgettext("days", "d"), pgettext("hours", "h"), pgettext("minutes", "min"), pgettext("seconds", "s"))
+    )
+    return format_html(
+        '<time datetime="{}" data-left="{}" data-now="{}">{}</time>',
+        moment.astimezone(UTC).isoformat(timespec="milliseconds"), words,
+        now.astimezone(UTC).isoformat(timespec="milliseconds"), text.duration(max(moment - now, timedelta(0))),
+    )  # fmt: skip
 
 
 @register.filter

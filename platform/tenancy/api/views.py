@@ -45,7 +45,7 @@ class Agents(ApiView):
     @endpoint(
         summary="Register an agent",
         scope="projects:write",
-        body=wire.NamedIn,
+        body=wire.AgentIn,
         answer=wire.NamedOut,
         status=201,
         problems=(SlugTaken,),
@@ -53,7 +53,12 @@ class Agents(ApiView):
     def post(self, call: Context) -> wire.NamedOut:
         return wire.named(
             operations.register_agent(
-                tenant=call.tenant, slug=call.body.slug, name=call.body.name, actor=call.actor, now=call.now
+                tenant=call.tenant,
+                slug=call.body.slug,
+                name=call.body.name,
+                owner_id=call.body.owner_id,
+                actor=call.actor,
+                now=call.now,
             )
         )
 

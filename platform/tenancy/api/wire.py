@@ -22,6 +22,12 @@ class NamedIn(Struct, forbid_unknown_fields=True):
     name: Name
 
 
+class AgentIn(NamedIn, forbid_unknown_fields=True):
+    """`owner_id`: the member whom the agent acts for, and who does not approve what it asks for."""
+
+    owner_id: UUID | None = None
+
+
 class NamedOut(Struct):
     id: UUID
     slug: str

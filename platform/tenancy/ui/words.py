@@ -48,6 +48,11 @@ SCOPE_NOTES: Final[dict[str, str | Promise]] = {
     "metrics:read": _("Read measures"),
     "artifacts:read": _("See and download artifacts"),
     "artifacts:write": _("Upload and delete artifacts"),
+    "approvals:read": _("See approval requests and policies"),
+    "approvals:decide": _("Decide what a policy names this key for"),
+    "policies:write": _("Change approval policies and who decides"),
+    "webhooks:read": _("See webhooks and what was sent to them"),
+    "webhooks:write": _("Create, change and delete webhooks, send again"),
 }
 
 SOON: Final = timedelta(days=7)

@@ -8,10 +8,10 @@ const busy = () =>
   document.hidden || document.querySelector("details.menu[open], dialog[open]") || !getSelection()?.isCollapsed;
 
 setInterval(() => {
-  const region = document.querySelector("[data-live]");
-  if (!region || Date.now() < due || busy()) return;
+  const regions = document.querySelectorAll("[data-live]");
+  if (!regions.length || Date.now() < due || busy()) return;
   due = Date.now() + SECONDS * 1000 * 2 ** Math.min(failures, 5);
-  region.dispatchEvent(new CustomEvent("refresh"));
+  for (const region of regions) region.dispatchEvent(new CustomEvent("refresh"));
 }, 500);
 
 document.addEventListener("htmx:after:request", () => (failures = 0));

@@ -1,0 +1,1 @@
+"""The pages of notices: webhooks for administrators, wishes for each member."""
